@@ -58,6 +58,20 @@ def test_groups_are_merged_and_their_rows_bounded():
     assert learner._known.held_out == 45 * 15
 
 
+def test_then_and_now_of_merged_groups_are_errors_on_the_same_rows(tmp_path):
+    learner, rng = make_learner(holdout=0.5, updates=1, lr=1e-12), np.random.default_rng(0)
+    for k in range(30):  # short chunks and long ones, whose errors differ, and nothing is forgotten
+        rows = slice(0, 6) if k % 2 else slice(None)
+        learner.learn(CLOUDS[rows], rng.permuted(NAMES[rows]) if k % 2 else NAMES[rows])
+    report = learner.report()
+    assert any(line.last > line.first for line in report.lines)
+    assert len({line.then for line in report.lines}) > 1
+    assert [line.then for line in report.lines] == [line.now for line in report.lines]
+    assert report.forgetting == 0
+    learner.save(tmp_path)
+    assert Learner.load(tmp_path).report() == report
+
+
 def test_a_chunk_that_costs_too_much_is_told_and_taken_back(log_lines):
     learner = make_learner(method="naive", holdout=0.2, forgetting_limit=0.1, updates=60)
     learner.learn(CLOUDS[:40], NAMES[:40])

@@ -85,10 +85,20 @@ def error(known: Knowledge, x: Tensor, y: Tensor) -> float:
 
     Args:
         known: Knowledge of the learner.
+        x, y: As for `row_errors`.
+    """
+    return float(row_errors(known, x, y).mean())
+
+
+def row_errors(known: Knowledge, x: Tensor, y: Tensor) -> Tensor:
+    """Return the error on each row, float64 (rows,): 0 or 1, or the squared error.
+
+    Args:
+        known: Knowledge of the learner.
         x: Inputs, as for `answers`.
         y: Class numbers (rows,), or values (rows, outputs).
     """
     predicted, y = answers(known, x).mean(0), y.cpu()
     if known.form.kind == "classification":
-        return float((predicted.argmax(-1) != y).double().mean())
-    return float((predicted - y.double()).square().mean())
+        return (predicted.argmax(-1) != y).double()
+    return (predicted - y.double()).square().mean(-1)

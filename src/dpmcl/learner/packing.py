@@ -45,7 +45,6 @@ class _Group(pydantic.BaseModel):
 
     first: NonNegative
     last: NonNegative
-    then: float
     rows: Positive
     broken: tuple[Annotated[str, pydantic.Field(pattern="^[a-z]{1,20}$")], ...] | None = None
 
@@ -90,7 +89,7 @@ def pack(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
         work=known.run.work,
         memory=memory,
         groups=tuple(
-            _Group(first=g.first, last=g.last, then=g.then, rows=len(g.x), broken=g.broken)
+            _Group(first=g.first, last=g.last, rows=len(g.x), broken=g.broken)
             for g in known.groups * memory
         ),
         held_out=known.held_out,
@@ -147,6 +146,7 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         last = replace(known, run=empty, held=known.held.without_rows)
     out = tensors_of(last) | {"tried": _probe_answers(known)}
     if known.groups and memory:
+        out["holdout.then"] = torch.cat([group.then for group in known.groups])
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
         out["holdout.y"] = torch.cat([group.y for group in known.groups])
     return out
@@ -239,11 +239,12 @@ def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tup
     if not state.groups:
         return ()
     x, y = tensors["holdout.x"].to(like.x.device), tensors["holdout.y"].to(like.y.device)
+    then = tensors["holdout.then"]
     sizes = [group.rows for group in state.groups]
     if x.shape[1:] != like.x.shape[1:] or y.shape[1:] != like.y.shape[1:]:
         raise ValueError("the rows held out have another form")
-    parts = zip(state.groups, x.split(sizes), y.split(sizes), strict=True)
-    return tuple(Group(g.first, g.last, g.then, x_, y_, g.broken) for g, x_, y_ in parts)
+    parts = zip(state.groups, *(rows.split(sizes) for rows in (then, x, y)), strict=True)
+    return tuple(Group(g.first, g.last, t, x_, y_, g.broken) for g, t, x_, y_ in parts)
 
 
 def _memories(

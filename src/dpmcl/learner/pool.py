@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
     Attributes:
         first, last: Numbers of the first and the last chunk, from 0.
-        then: Error on the rows just after their chunk was learned; for merged chunks a mean.
+        then: Error on each row just after its chunk was learned, float64 (rows,), on the CPU.
         x: Inputs (rows, ...).
         y: Targets, as for `Examples`.
         broken: Conditions of Theorem 1 that were broken during training on the chunks; None if
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
     first: int
     last: int
-    then: float
+    then: Tensor
     x: Tensor
     y: Tensor
     broken: tuple[str, ...] | None = None

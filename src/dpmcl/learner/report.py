@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dpmcl.core import keys
-from dpmcl.learner.answers import error
+from dpmcl.learner.answers import error, row_errors
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.learner.pool import Examples, Group
 
@@ -29,7 +29,7 @@ class Line:
     Attributes:
         first, last: Numbers of the first and the last chunk, from 0.
         rows: Number of held-out rows that the error is measured on.
-        then: Error just after the chunks were learned.
+        then: Error on these rows just after their chunks were learned.
         now: Error now.
         broken: Conditions of Theorem 1 that were broken while the chunks were learned, such as
             "cost" and "step" (docs/theory.md); None if they were not checked.
@@ -97,7 +97,7 @@ def report(known: Knowledge) -> Report:
                 group.first,
                 group.last,
                 len(group.x),
-                group.then,
+                float(group.then.mean()),
                 error(known, group.x, group.y),
                 group.broken,
             )
@@ -116,8 +116,9 @@ def with_group(known: Knowledge, rows: Examples) -> Knowledge:
     if not len(rows.x):
         return known
     number = known.chunks - 1
-    group = _subset(Group(number, number, 0.0, rows.x, rows.y, known.broken))
-    out = [*known.groups, group._replace(then=error(known, group.x, group.y))]
+    unknown = torch.zeros(len(rows.x), dtype=torch.float64)
+    group = _subset(Group(number, number, unknown, rows.x, rows.y, known.broken))
+    out = [*known.groups, group._replace(then=row_errors(known, group.x, group.y))]
     if len(out) > GROUPS:
         spans = [b.last - a.first for a, b in pairwise(out[:-1])]
         k = spans.index(min(spans))
@@ -138,13 +139,13 @@ def forgetting(before: Knowledge, after: Knowledge) -> float:
 def _merge(a: Group, b: Group) -> Group:
     """Merge two groups. Each contributes rows in proportion to its number of chunks."""
     n, m = a.last - a.first + 1, b.last - b.first + 1
-    then = (n * a.then + m * b.then) / (n + m)
     share = n / (n + m)
     from_a = min(len(a.x), max(round(ROWS * share), ROWS - len(b.x), 1))
     a, b = _subset(a, from_a), _subset(b, ROWS - from_a)
     broken = None
     if a.broken is not None or b.broken is not None:
         broken = tuple(dict.fromkeys([*(a.broken or ()), *(b.broken or ())]))
+    then = torch.cat([a.then, b.then])
     return Group(a.first, b.last, then, torch.cat([a.x, b.x]), torch.cat([a.y, b.y]), broken)
 
 
@@ -153,8 +154,9 @@ def _subset(group: Group, limit: int = ROWS) -> Group:
     if len(group.x) <= limit:
         return group
     key = keys.derive(limit, keys.Purpose.SPLIT, group.first, 1, step=group.last)
-    chosen = keys.permutation(key, len(group.x))[:limit].sort().values.to(group.x.device)
-    return group._replace(x=group.x[chosen], y=group.y[chosen])
+    chosen = keys.permutation(key, len(group.x))[:limit].sort().values
+    at = chosen.to(group.x.device)
+    return group._replace(then=group.then[chosen], x=group.x[at], y=group.y[at])
 
 
 def _mean(values: Sequence[float]) -> float:
