@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_learner import CLOUDS, NAMES, make_learner, parameters
+from torch import nn
 
 from conftest import refused
 from dpmcl import Learner, ModelError, Optimiser, SpecError
@@ -157,6 +158,37 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
         lambda: Learner.load(tmp_path, model=wider, method=Mine), "not the one", "shape",
         error=ModelError,
     )  # fmt: skip
+
+
+class Tokens(nn.Module):
+    """Mean of the embeddings of a row's tokens, of which 0 is padding, and a linear layer."""
+
+    def __init__(self, seed, limit=9):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.limit, self.embedding = limit, nn.Embedding(10, 5, padding_idx=0)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.embedding(x.long().clamp(max=self.limit)).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "other", "why"),
+    [(["embedding"], {"seed": 1}, "frozen"), ([], {"seed": 0, "limit": 3}, "other answers")],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_network_that_differs_for_the_rows_learned_alone_is_refused(
+    frozen, other, why, replicas, tmp_path
+):
+    x = np.random.default_rng(0).integers(0, 10, (40, 4))
+    learner = Learner(Tokens(0), frozen=frozen, classes=[0, 1], replicas=replicas, updates=5)
+    learner.learn(x, x[:, 0] % 2).save(tmp_path)
+    again = Learner.load(tmp_path, model=Tokens(0), frozen=frozen)
+    assert (again.predict_proba(x) == learner.predict_proba(x)).all()
+    refused(
+        lambda: Learner.load(tmp_path, model=Tokens(**other), frozen=frozen), why, error=ModelError
+    )
 
 
 CHANGES = {

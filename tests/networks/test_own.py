@@ -118,7 +118,7 @@ def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
     assert (other.predict_proba(x) == one.predict_proba(x)).all()
     strange = Net(images(), 12)  # with other values in the layers that are not stored
     refused(
-        lambda: Learner.load(tmp_path, model=strange, frozen=["body"]), "other answers",
+        lambda: Learner.load(tmp_path, model=strange, frozen=["body"]), "other values",
         error=ModelError,
     )  # fmt: skip
     refused(

@@ -1,5 +1,6 @@
 """Conversion of a learner's knowledge to JSON and named tensors, and back."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dpmcl.core import keys, tree
+from dpmcl.core import fingerprint, keys, tree
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
 from dpmcl.core.settings import NonNegative, Positive
@@ -30,12 +31,13 @@ from dpmcl.learner.knowledge import (
 from dpmcl.learner.network import Network
 from dpmcl.learner.pool import Examples, Group, chunk_stream
 from dpmcl.methods._method import State
-from dpmcl.training.last_state import HeldRows, LastState, tensors_of
+from dpmcl.training.last_state import HeldRows, tensors_of
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 
 _EXAMPLE_ROWS = 6
+_HELD_ROWS = 16  # rows of the memory for which a loaded network is compared with the saved one
 _TYPES = {"torch.uint8", "torch.bfloat16", "torch.float16", "torch.float32", "torch.float64"}
 _NEAR = 1e-3  # tolerance relative to the largest answer; devices differ by less
 
@@ -55,6 +57,7 @@ class Packed(pydantic.BaseModel):
     Attributes:
         form, chunks, rows, groups, held_out: As for `Knowledge`.
         features: Whether rows are stored as features of a frozen representation.
+        frozen: Fingerprint of the network's frozen parameters, which are not stored.
         outputs: Number of the network's outputs.
         work: Cost of the updates so far.
         memory: Whether the rows of the memory and those held out are among the tensors.
@@ -64,6 +67,7 @@ class Packed(pydantic.BaseModel):
 
     form: Form
     features: bool
+    frozen: str = ""
     outputs: Positive
     chunks: Positive
     rows: NonNegative
@@ -83,6 +87,7 @@ def pack(known: Knowledge, *, memory: bool) -> tuple[Packed, bytes]:
     state = Packed(
         form=known.form,
         features=known.form.body is not None,
+        frozen=_fingerprint_of_frozen(known),
         outputs=known.setup.stream.outputs,
         chunks=known.chunks,
         rows=known.rows,
@@ -121,7 +126,10 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
         if not config.network.table:  # the checksum is right, so the user's network must be wrong
             raise _network_differs(reason(error)) from None
         raise damaged(where, reason(error)) from None
+    if state.frozen not in ("", _fingerprint_of_frozen(known)):
+        raise _network_differs("frozen parameters have other values in it")
     saved = tensors.get("tried", answers).to(answers)
+    answers = answers[: len(saved)]
     tolerance = _NEAR * float(1 + saved.nan_to_num(0.0, 0.0, 0.0).abs().max())
     if not torch.allclose(answers, saved, rtol=0.0, atol=tolerance, equal_nan=True):
         raise _network_differs("the same parameters give other answers in it")
@@ -140,11 +148,10 @@ def damaged(folder: Any, why: str) -> FolderError:
 
 def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
     """Return all tensors of a learner, by their name in the file."""
-    last: LastState = known
     if not memory:  # empty tensors of rows are still written, for their shapes and types
         empty = replace(known.run, memories={})
-        last = replace(known, run=empty, held=known.held.without_rows)
-    out = tensors_of(last) | {"tried": _probe_answers(known)}
+        known = replace(known, run=empty, held=known.held.without_rows)
+    out = tensors_of(known) | {"tried": _probe_answers(known)}
     if known.groups and memory:
         out["holdout.then"] = torch.cat([group.then for group in known.groups])
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
@@ -153,16 +160,34 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
 
 
 def _probe_answers(known: Knowledge) -> Tensor:
-    """Return the outputs of the first replica for probe inputs, float64 (rows, outputs).
+    """Return the first replica's outputs for probe inputs and stored rows, float64 (rows, outputs).
 
     They reveal whether a user's network is the one that was saved: only its trained parameters are
-    stored, not its frozen or constant values.
+    stored, not its code or constant values.
     """
     model, state = known.setup.model, tree.at(known.evaluated, 0)
     probe = _probe_inputs(known.form.inputs.shape)
     x = stored_inputs(known.form, probe).to(model.device, model.dtype)
+    rows, tried = len(known.held.x), min(len(known.held.x), _HELD_ROWS)
+    row = torch.arange(tried, device=model.device) * rows // max(tried, 1)
+    held = replace(known.setup.stream, x=known.held.x, y=known.held.y)
+    held_x = held.batch(row, row >= 0, row * 0, model.dtype, replica=0).x
     with torch.no_grad():
-        return model.holding(state.buffers).predict(state.theta, x).double().cpu()
+        both = torch.cat([x, held_x])
+        return model.holding(state.buffers).predict(state.theta, both).double().cpu()
+
+
+def _fingerprint_of_frozen(known: Knowledge) -> str:
+    """Return the fingerprint of the parameters that are not trained; empty if there are none."""
+    out, found = hashlib.sha256(), False
+    for model in filter(None, (known.setup.model, known.form.body)):
+        for label, part in model.parts.items():
+            for name, parameter in part.evaluation.named_parameters(label):
+                if name.removeprefix(f"{label}.") not in part.parameters:
+                    found = True
+                    out.update(name.encode())
+                    fingerprint.add(out, parameter)
+    return out.hexdigest() if found else ""
 
 
 def _check_sizes(
