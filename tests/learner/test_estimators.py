@@ -12,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from dpmcl import ContinualClassifier, ContinualRegressor
+from conftest import refused
+from dpmcl import ContinualClassifier, ContinualRegressor, SpecError
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
@@ -43,6 +44,21 @@ def test_classes_appear_and_stay_sorted():
         each.partial_fit(X, NAMES).predict_proba(X) for each in (again, classifier)
     )
     assert (again == classifier).all()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "targets"),
+    [(ContinualClassifier(updates=1), Y), (ContinualRegressor(updates=1), X)],
+    ids=str,
+)
+def test_parameters_that_change_after_the_first_chunk_are_refused(estimator, targets):
+    estimator = pickle.loads(pickle.dumps(estimator.partial_fit(X, targets)))
+    estimator.set_params(lr=0.2)
+    refused(
+        lambda: estimator.partial_fit(X, targets), "lr was changed from 0.1 to 0.2", error=SpecError
+    )
+    estimator.set_params(lr=0.1).partial_fit(X, targets)
+    assert estimator.set_params(lr=0.2).fit(X, targets).learner_._config.method.lr == 0.2
 
 
 def test_they_work_in_pipelines_and_searches():

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.exceptions import DpmclError
+from dpmcl.exceptions import DpmclError, SpecError, shown
 from dpmcl.learner.learner import Learner
 
 try:
@@ -52,6 +52,17 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         self.scale = scale
         self.settings = settings
         self.random_state = random_state
+
+    def _check_unchanged(self) -> None:
+        """Raise SpecError if a parameter was set to another value after the first chunk."""
+        for name, value in self.get_params(deep=False).items():
+            first = self._first_params[name]
+            if value is not first and value != first:
+                raise SpecError(
+                    f"partial_fit continues with the parameters of the first chunk, and {name} was "
+                    f"changed from {shown(first)} to {shown(value)}; set it back, or call fit to "
+                    "begin anew."
+                )
 
     def _new_learner(self, **kind: Any) -> Learner:
         """Return a new learner with the estimator's parameters."""
@@ -145,10 +156,14 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
+        if not first:
+            self._check_unchanged()
         learner = self.learner_ if not first else self._new_learner(
             kind="classification", classes=None if classes is None else np.unique(classes)
         )  # fmt: skip
         self.learner_ = learner.learn(X, y)
+        if first:
+            self._first_params = self.get_params(deep=False)
         self.classes_ = np.sort(learner.classes_)
         return self
 
@@ -219,8 +234,12 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(
             self, X, y, dtype=np.float64, reset=first, y_numeric=True, multi_output=True
         )
+        if not first:
+            self._check_unchanged()
         learner = self._new_learner(kind="regression") if first else self.learner_
         self.learner_ = learner.learn(X, np.asarray(y, dtype=np.float64))
+        if first:
+            self._first_params = self.get_params(deep=False)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
