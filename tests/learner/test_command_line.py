@@ -42,6 +42,20 @@ def test_a_model_is_made_extended_and_asked(tmp_path, command):
     assert "forgetting" in out
 
 
+def test_several_targets_are_columns_of_the_predictions(tmp_path, command):
+    x, y = {"a": CLOUDS[:, 0], "b": CLOUDS[:, 1]}, CLOUDS[:, 1:]
+    learner = dpmcl.Learner(updates=5).learn(x, y)
+    learner.save(tmp_path / "m")
+    write(tmp_path / "rows.csv", CLOUDS, NAMES)
+    assert "'c' is new" in command("predict", "m", "rows.csv")[2]
+    np.savetxt(tmp_path / "rows.csv", CLOUDS[:, :2], delimiter=",", header="a,b", comments="")
+    assert command("predict", "m", "rows.csv", "--out", "told.csv")[0] == 0
+    with (tmp_path / "told.csv").open() as file:
+        header, *values = csv.reader(file)
+    assert header == ["value 0", "value 1"]
+    assert np.array(values, float).tolist() == learner.predict(x).tolist()
+
+
 def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
     write(tmp_path / "old.csv", CLOUDS, NAMES)
     write(tmp_path / "more.csv", CLOUDS, NAMES, d=[1] * 60)

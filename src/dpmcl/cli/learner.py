@@ -75,17 +75,20 @@ def predict(
 ) -> None:
     """Write predictions for the rows of a table as CSV.
 
-    Each line has a label and the probability of every label, or a value.
+    Each line has a label and the probability of every label, or the values of a regression.
     """
     from dpmcl import Learner
 
     learner = Learner.load(model)
-    if learner._knowledge().form.kind == "classification":
+    form = learner._knowledge().form
+    if form.kind == "classification":
         header = ["label", *(f"p({label})" for label in learner.classes_)]
         shares = learner.predict_proba(rows)
         lines = zip(learner.classes_[shares.argmax(1)], *shares.T, strict=True)
     else:
-        header, lines = ["value"], zip(learner.predict(rows), strict=True)
+        values = learner.predict(rows)
+        header = ["value"] if form.flat else [f"value {k}" for k in range(form.width)]
+        lines = zip(*values.reshape(len(values), -1).T, strict=True)
     with ExitStack() as stack:
         file: Any = sys.stdout
         if out is not None:
