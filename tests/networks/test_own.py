@@ -177,6 +177,22 @@ def test_dpmcl_learns_a_head_behind_a_frozen_body():
     assert (one.learn(x, ["a", "b"] * 15).predict_proba(x) != before).any()
 
 
+@pytest.mark.parametrize("frozen", [[], ["0"]])
+def test_an_embedding_of_bytes_is_refused(frozen):
+    x = torch.randint(0, 9, (20, 4), dtype=torch.uint8)  # divided by 255 they would all be token 0
+    network = nn.Sequential(Embedded(), nn.Linear(20, 3))
+    stream = dpmcl.Stream.from_arrays(x, x[:, 0] % 3)
+    settings = {"training.updates": 1, "training.batch": 4}
+
+    def run():
+        return dpmcl.run(stream, network=network, methods=["er"], settings=settings)
+
+    learner = Learner(network, frozen=frozen, classes=[0, 1, 2], updates=1)
+    for use in (run, lambda: learner.learn(x, x[:, 0] % 3)):
+        refused(use, "0.embedding: Embedding takes whole numbers", "int64", error=ModelError)
+    learner.learn(x.long(), x[:, 0] % 3)
+
+
 def test_modules_that_cannot_be_used_are_refused():
     def build(module, shape=(4,), **settings):
         network, x = own_network(module, **settings), torch.rand(6, *shape)

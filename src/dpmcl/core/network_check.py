@@ -140,6 +140,27 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
                 )
 
 
+def check_embeddings(parts: Parts, inputs: torch.dtype, shape: Sequence[int]) -> None:
+    """Raise ModelError if an embedding would get bytes, which stand for x / 255, as its numbers.
+
+    Args:
+        parts: The parts of a network.
+        inputs: Type in which the inputs are stored.
+        shape: Shape of one input.
+
+    Raises:
+        ModelError: Inputs are vectors of uint8, and a layer is an embedding.
+    """
+    if inputs != torch.uint8 or len(shape) != 1:
+        return
+    for label, layer in named_layers([parts[name].evaluation for name in PARTS]):
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            raise ModelError(
+                f"Inputs of uint8 stand for x / 255, as in images, and {label} takes whole "
+                "numbers; give the inputs as int64."
+            )
+
+
 def _check_builds(first: Modules, repeated: Modules, reseeded: Modules) -> list[str]:
     """Check that builds with one seed agree, and that only theta differs with another seed.
 

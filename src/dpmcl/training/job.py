@@ -11,6 +11,7 @@ import torch
 from dpmcl.core.allocation import is_out_of_memory, report_out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.model import Model
+from dpmcl.core.network_check import check_embeddings
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
@@ -118,7 +119,7 @@ class Trainer:
         spec, stream = self.spec, self.stream
         dtype: torch.dtype = getattr(torch, spec.dtype)
         shape, outputs = stream.x.shape[1:], stream.outputs
-        return Model.build(
+        model = Model.build(
             lambda: spec.network.build(shape, outputs),
             stream.kind,
             stream.example(dtype),
@@ -127,6 +128,8 @@ class Trainer:
             device=self.device,
             precision=spec.precision,
         )
+        check_embeddings(model.parts, stream.x.dtype, shape)
+        return model
 
     @cached_property
     def engine(self) -> Engine:
