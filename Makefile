@@ -9,7 +9,7 @@ run: .venv/.installed
 	$(BIN)/dpmcl run digits
 
 test: .venv/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -62,7 +62,7 @@ PAPER = ("naive", "er", "dpmcl", "oml", "cml", "anml", "joint")
 
 TWO_LOOPS = ("oml", "cml", "anml")
 
-torch.set_num_threads(1)  # the problems are tiny, and the tests run in two processes
+torch.set_num_threads(1)  # the problems are tiny, and the tests run in several processes
 
 
 @pytest.fixture(scope="session", autouse=True)

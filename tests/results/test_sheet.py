@@ -47,7 +47,7 @@ def test_a_run_and_a_learner_warn_of_inputs_that_are_cut_off(caplog):
 
     caplog.clear()
     learner = dpmcl.Learner(updates=1)
-    for task in range(2):
+    for task in range(3):  # told once
         rows = slice(20 * task, 20 * task + 20)
         learner.learn({name: values[rows] for name, values in table.items()}, "y")
     assert ["T (1);" in m for m in caplog.messages if "cut off" in m] == [True]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from dpmcl.cli import app
@@ -44,11 +46,15 @@ engine = "looped"
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """Ray with two workers, for all tests that do not start their own."""
-    # "local" starts a new cluster; another one may run on this machine.
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    """Ray with two workers, for all tests that do not start their own.
+
+    The tests run in several processes, and two clusters on two cores would starve each other.
+    """
+    with FileLock(Path(tempfile.gettempdir()) / "dpmcl-test-ray.lock"):
+        # "local" starts a new cluster; another one may run on this machine.
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ _LOG = logging.getLogger("dpmcl")
 _EPSILON = torch.finfo(torch.float64).eps
 _SHARE_OF_THE_RANGE = 1e-3
 _VALUES_AT_ONCE = 1 << 24
+_CLIPPED = 0.01  # largest share of clipped rows without a warning
 
 
 def fit_scale(stream: Stream, splits: Splits) -> Stream:
@@ -40,39 +42,59 @@ def fit_scale(stream: Stream, splits: Splits) -> Stream:
     return replace(stream, scale=Scale(x_mean, x_deviation, y_mean, y_deviation))
 
 
-def clipping_note(stream: Stream, least: float = 0.0) -> str | None:
-    """Return a line on columns that are clipped, being far from those of the first task.
+def clipped_shares(stream: Stream) -> dict[str, float]:
+    """Return the share of rows that are clipped in each column of a table; none if it is 0.
 
     Args:
         stream: The stream, of which the first replica's scale is used.
-        least: Share of clipped rows that a column in the line exceeds.
     """
     if stream.scale is None or stream.scaled is None or not stream.columns:
-        return None
+        return {}
     unseen, counts = replace(stream, view=None), list[Tensor]()
     n = max(1, _VALUES_AT_ONCE // len(stream.columns))
     for row in torch.arange(len(stream.x), device=stream.x.device).split(n):
         batch = unseen.batch(row, row >= 0, row * 0, torch.float64, replica=0)
         counts.append(((batch.x.abs() >= LIMIT) & stream.scaled).double().sum(0))
     shares = (torch.stack(counts).sum(0) / len(stream.x)).tolist()
-    names = [f"{c} ({s:.2g})" for c, s in zip(stream.columns, shares, strict=True) if s > least]
-    line = f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: "
-    return printable(line + ", ".join(names)) if names else None
+    return {name: share for name, share in zip(stream.columns, shares, strict=True) if share}
 
 
-def warn_if_clipped(stream: Stream) -> None:
+def clipping_note(shares: Mapping[str, float]) -> str:
+    """Return a line on columns that are clipped, being far from those of the first task.
+
+    Args:
+        shares: Share of clipped rows in each column.
+    """
+    names = ", ".join(f"{name} ({share:.2g})" for name, share in shares.items())
+    return printable(
+        f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: {names}"
+    )
+
+
+def warn_if_clipped(stream: Stream, *, warned: Container[str] = ()) -> frozenset[str]:
     """Log a warning of columns of which more than a hundredth of the rows are clipped.
 
     Args:
         stream: The stream.
+        warned: Columns that are left out.
+
+    Returns:
+        Names of the columns of the warning.
     """
-    if note := clipping_note(stream, least=0.01):
+    shares = {
+        name: share
+        for name, share in clipped_shares(stream).items()
+        if share > _CLIPPED and name not in warned
+    }
+    if shares:
+        note = clipping_note(shares)
         _LOG.warning(
             "%s; the network cannot tell these values apart. If they matter, scale the rows "
             "yourself and set scale = false.",
             note[0].upper() + note[1:],
             extra={"once": note},
         )
+    return frozenset(shares)
 
 
 def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:

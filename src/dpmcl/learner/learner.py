@@ -96,6 +96,8 @@ class Learner:
     array(['maybe', 'no'], dtype='<U5')
     """
 
+    _clipped: frozenset[str] = frozenset()  # columns of which it was warned that rows are clipped
+
     def __init__(
         self,
         model: Any = None,
@@ -308,7 +310,8 @@ class Learner:
         with computing():
             known = with_group(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
-        warn_if_clipped(replace(known.setup.stream, x=examples.x, y=examples.y))
+        rows = replace(known.setup.stream, x=examples.x, y=examples.y)
+        self._clipped |= warn_if_clipped(rows, warned=self._clipped)
         if before is not None:
             self._log_changes(before, known, examples)
         return self

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpmcl.data.scaling import clipping_note
+from dpmcl.data.scaling import clipped_shares, clipping_note
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import printable
@@ -38,7 +38,7 @@ def describe(stream: Stream, splits: Splits) -> str:
         f"{stream.row.shape[1]} rows, inputs {inputs} {dtype}, {stream.outputs} outputs",
         *([printable(f"scenario: {stream.scenario}")] if stream.scenario else []),
         *map(printable, stream.notes),
-        *([note] if (note := clipping_note(stream)) else []),
+        *([clipping_note(shares)] if (shares := clipped_shares(stream)) else []),
     ]
     names = [displayed(name) for name in stream.classes]
     if names:
