@@ -48,9 +48,12 @@ engine = "looped"
 def cluster():
     """Ray with two workers, for all tests that do not start their own.
 
-    The tests run in several processes, and two clusters on two cores would starve each other.
+    The tests run in several processes, and two clusters on two cores would starve each other. By
+    default Ray's workers have the priority 15, and would also wait for all other tests.
     """
-    with FileLock(Path(tempfile.gettempdir()) / "dpmcl-test-ray.lock"):
+    lock = FileLock(Path(tempfile.gettempdir()) / "dpmcl-test-ray.lock")
+    with lock, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
         # "local" starts a new cluster; another one may run on this machine.
         ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
