@@ -199,8 +199,13 @@ def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Mo
     """Raise FolderError unless a module was imported from the present content of its file."""
     name, spec = module.__name__, module.__spec__
     known_spec, known_content = _hashed.get(name, (None, b""))
-    same_file = known_content == content if known_spec is spec else _is_loaded(module, file, tree)
-    if not (same_file and _is_untouched(module, file, tree)):
+    # Pytest's loader, for one, compiles rewritten source.
+    from_source = type(module.__loader__) is SourceFileLoader
+    if known_spec is spec:
+        same_file = known_content == content
+    else:
+        same_file = not from_source or _is_loaded(module, file, tree)
+    if not same_file or (from_source and not _has_definitions(tree, vars(module), file)):
         raise FolderError(
             f"{file} was changed after Python had imported it, or other code has replaced a "
             "constant or a function in it, so results would be stored as those of code that did "
@@ -211,8 +216,6 @@ def _refuse_changed(module: ModuleType, file: Path, content: bytes, tree: ast.Mo
 
 def _is_loaded(module: ModuleType, file: Path, tree: ast.Module) -> bool:
     """Return True if a source has the functions of a loaded module."""
-    if type(module.__loader__) is not SourceFileLoader:
-        return True  # pytest's loader, for one, compiles rewritten source
     source_codes = set(_nested(compile(tree, file, "exec", dont_inherit=True)))
     if not _codes(module, file) <= source_codes:
         gc.collect()  # free functions that a reload replaced
@@ -232,13 +235,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
-
-
-def _is_untouched(module: ModuleType, file: Path, tree: ast.Module) -> bool:
-    """Return True if a module's literal constants and functions are those of its source."""
-    if type(module.__loader__) is not SourceFileLoader:
-        return True
-    return _has_definitions(tree, vars(module), file)
 
 
 def _has_definitions(
