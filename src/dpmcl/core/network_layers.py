@@ -14,8 +14,8 @@ from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parts = dict[str, Part]
 
-INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
-"""Attributes of PyTorch itself; recurrent layers rebuild their `_flat_weights` in each pass."""
+# Attributes of PyTorch itself; recurrent layers rebuild their `_flat_weights` in each pass.
+_INTERNAL = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"} - {"training"}
 
 
 def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -28,6 +28,15 @@ def named_layers(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]
         for name, layer in module.named_modules(prefix=part):
             kind = type(layer).__name__.removeprefix("Keyed").removeprefix("Masked")
             yield f"{name}: {kind}", layer
+
+
+def attributes_of(layer: nn.Module) -> dict[str, Any]:
+    """Return a layer's attributes, its mode among them, without those of PyTorch itself.
+
+    Args:
+        layer: The layer, without its children.
+    """
+    return {name: value for name, value in vars(layer).items() if name not in _INTERNAL}
 
 
 def hooks_of(layer: nn.Module) -> list[Any]:
@@ -59,11 +68,10 @@ def state_of(modules: Modules) -> dict[str, Any]:
     copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
         copies[f"the layer {label}"] = True
-        attributes = {name: value for name, value in vars(layer).items() if name not in INTERNAL}
         for kind, values in (
             ("parameter", layer._parameters),
             ("buffer", layer._buffers),
-            ("attribute", attributes),
+            ("attribute", attributes_of(layer)),
         ):
             for name, value in values.items():
                 copies[f"the {kind} '{name}' of {label}"] = _snapshot(value)

@@ -12,7 +12,7 @@ from torch import nn
 
 from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
-from dpmcl.core.network_layers import INTERNAL, hooks_of
+from dpmcl.core.network_layers import attributes_of, hooks_of
 from dpmcl.exceptions import ModelError, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import freeze, split_in_two, with_outputs
@@ -115,7 +115,7 @@ def _digest(modules: Any) -> str:
 
 def _add_attributes(out: Any, layer: nn.Module) -> None:
     """Add to a hash what a layer has beside its values: attributes, hooks, frozen parameters."""
-    attributes = {name: value for name, value in vars(layer).items() if name not in INTERNAL}
+    attributes = attributes_of(layer)
     attributes.pop("training", None)  # a run sets the mode
     attributes["hooks"] = hooks_of(layer)
     attributes["frozen"] = [n for n, p in layer.named_parameters() if not p.requires_grad]
