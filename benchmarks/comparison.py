@@ -1,7 +1,8 @@
 """Compare methods at equal FLOPs, each at the best of the same four learning rates.
 
     python -m benchmarks.comparison digits mnist [--replicas 3] [--memory 200] [--out DIR]
-    python -m benchmarks.comparison digits sine mnist --paper --replicas 20
+    python -m benchmarks.comparison digits sine --paper --every-rate --replicas 20
+    python -m benchmarks.comparison mnist --paper --replicas 12
     python -m benchmarks.comparison digits --bytes 340k --replicas 20
 
 Runs all methods on five tasks of two classes. With --paper it runs the methods that show whether
@@ -11,8 +12,8 @@ Every method may use as many FLOPs a task as DPMCL does with the updates of the 
 keep as many rows or, with --bytes, as many bytes of rows, notes and copied weights together. Rates
 are chosen on rows held out of the training rows of the first two tasks, with two seeds that the
 runs do not use. With --paper differences are smaller, so rates are chosen on six tasks and five
-seeds, and all four are run, to show the effect of the choice. A run that was stopped is resumed;
-stored results are not computed again.
+seeds. With --every-rate all four are run, to show the effect of the choice. A run that was stopped
+is resumed; stored results are not computed again.
 """
 
 import argparse
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--updates", type=int, help="DPMCL's kappa; the preset's by default")
     parser.add_argument("--paper", action="store_true", help="is the third term worth its cost?")
+    parser.add_argument("--every-rate", action="store_true", help="run all four rates too")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
     options = parser.parse_args()
     for stream in options.streams:
@@ -92,7 +94,7 @@ def main() -> None:
         tuned, lines = tune(limited.to_table(), search, options.out / f"{name}-rates")
         print(*lines, sep="\n")
         runs = [Planned(Spec.parse(tuned), options.out / name, budget=budget)]
-        if options.paper:
+        if options.every_rate:
             at_each_rate = variants(limited.to_table(), {"training.lr": rates})
             runs += planned_runs(at_each_rate, options.out / f"{name}-every-rate")[0]
         print(run_all(runs)[0].table())
