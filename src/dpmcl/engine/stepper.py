@@ -17,7 +17,7 @@ from dpmcl.methods._method import State, Update
 Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 """Batches and key of each update, in order."""
 
-_TRACE_AFTER = 200  # updates; tracing costs as much time as a trace saves in about a hundred
+_TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in about six
 _MAX_KNOWN = 8
 _LOG = logging.getLogger("dpmcl")
 

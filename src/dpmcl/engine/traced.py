@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from dpmcl.core.not_public import FakeTensorMode, pytree
+from dpmcl.core.not_public import pytree
+from dpmcl.engine.recording import Layout, record
 
 aten: Any = torch.ops.aten
 
@@ -49,12 +49,14 @@ def trace(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     """Trace a function, and return one that runs its tensor operations directly.
 
     The traced function overwrites the tensors of its first argument, and its result may share
-    memory with them; the other arguments stay as they are. If the operations depend on the values
-    of tensors, the tracer's exception is raised.
+    memory with them; the other arguments stay as they are.
 
     Args:
         function: Function of trees of tensors.
         trees: Example arguments; later ones must have the same shapes and types.
+
+    Raises:
+        ValueError: The operations depend on the values of tensors.
     """
     flat, shape = pytree.tree_flatten(trees)
     donated = len(pytree.tree_leaves(trees[0]))
@@ -66,11 +68,10 @@ def trace(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
         return out
 
     with torch.no_grad():
-        module = make_fx(on_leaves)(*flat)
-        values = _Recorder(module).values_of(flat)
-    _drop_views(module.graph, values)
-    _reuse_memory(module.graph, values, donated)
-    module.recompile()
+        graph, constants, layouts = record(on_leaves, flat)
+    _drop_views(graph, layouts)
+    _reuse_memory(graph, layouts, donated)
+    module = fx.GraphModule(constants, graph)
 
     @torch.no_grad()
     def run(*arguments: Any) -> Any:
@@ -79,36 +80,15 @@ def trace(function: Callable[..., Any], *trees: Any) -> Callable[..., Any]:
     return run
 
 
-class _Recorder(fx.Interpreter):
-    """Runs a graph on tensors without data, and records the value of each node.
-
-    The values have the shapes and layouts of the real ones, and share memory as these do.
-    """
-
-    def values_of(self, inputs: list[Tensor]) -> dict[fx.Node, Any]:
-        self._values: dict[fx.Node, Any] = {}
-        self._mode = FakeTensorMode()
-        with self._mode:
-            self.run(*(self._mode.from_tensor(leaf) for leaf in inputs))
-        return self._values
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.op == "get_attr":  # a tensor that the function closes over
-            value = self._mode.from_tensor(value)
-        self._values[n] = value
-        return value
-
-
-def _drop_views(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+def _drop_views(graph: fx.Graph, layouts: dict[fx.Node, Layout]) -> None:
     """Leave out views that are identical to their input or to an earlier tensor that it views."""
     for node in list(graph.nodes):
         if not _is_view(node):
             continue
-        view, source = values[node], node.args[0]
-        while not _same_view(values[source], view) and _is_view(source):
+        layout, source = layouts[node], node.args[0]
+        while layouts[source] != layout and _is_view(source):
             source = source.args[0]
-        if _same_view(values[source], view):
+        if layouts[source] == layout:
             node.replace_all_uses_with(source)
     graph.eliminate_dead_code()
 
@@ -117,20 +97,7 @@ def _is_view(node: fx.Node) -> bool:
     return getattr(node.target, "overloadpacket", None) in _VIEWS
 
 
-def _same_view(a: Any, b: Tensor) -> bool:
-    """Return True if two tensors have the same memory, offset, type and layout."""
-    same_start = _same_layout(a, b) and a.storage_offset() == b.storage_offset()
-    return same_start and _storage(a) == _storage(b)
-
-
-def _same_layout(a: Any, b: Any) -> bool:
-    """Return True if two tensors have the same type and layout."""
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return False
-    return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-
-
-def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> None:
+def _reuse_memory(graph: fx.Graph, layouts: dict[fx.Node, Layout], donated: int) -> None:
     """Let operations write their result into an input that is not needed any more.
 
     Nodes that share memory form a group; groups are joined as operations write in place.
@@ -139,7 +106,7 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
     nodes = list(graph.nodes)
     position = {node: index for index, node in enumerate(nodes)}
     inputs = [node for node in nodes if node.op == "placeholder"]
-    group = {node: _storage(values[node]) for node in nodes if node.op != "output"}
+    group = {node: layouts[node].memory for node in nodes if node in layouts}
     fixed = {group[node] for node in inputs[donated:]}
     fixed |= {group[node] for node in nodes if node.op == "get_attr"}
     end: dict[int, int] = {}
@@ -162,8 +129,7 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
                 or end[key] > position[node]
                 or key in other_groups
                 or list(node.args).count(chosen) > 1
-                or not _same_layout(values[chosen], values[node])
-                or not aten.is_non_overlapping_and_dense.default(values[chosen])
+                or not _fits(layouts[node], layouts[chosen])
             ):
                 continue
             rest = [arg for arg in node.args[:2] if arg is not chosen]
@@ -175,6 +141,12 @@ def _reuse_memory(graph: fx.Graph, values: dict[fx.Node, Any], donated: int) -> 
                     group[member] = key
             end[key] = max(end[key], end[joined])
             break
+
+
+def _fits(result: Layout, memory: Layout) -> bool:
+    """Return True if a result can be written where another tensor lies."""
+    same_type = result.dtype == memory.dtype and result.shape == memory.shape
+    return same_type and result.stride == memory.stride and memory.is_dense
 
 
 def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int]) -> None:
@@ -193,10 +165,3 @@ def _separate_outputs(graph: fx.Graph, group: dict[fx.Node, int], fixed: set[int
         taken.add(key)
         results.append(node)
     output.args = (results,)
-
-
-def _storage(value: Any) -> int:
-    """Return a number that identifies the memory of a node's value."""
-    if isinstance(value, Tensor):
-        return int(value.untyped_storage()._cdata)
-    return id(value)
