@@ -8,6 +8,7 @@ from scipy import stats
 
 from dpmcl.exceptions import SpecError
 from dpmcl.results.statistics import FEWEST, compare, estimate, holm
+from dpmcl.results.summary import standard_error
 
 SEEDS = range(10)
 
@@ -34,6 +35,21 @@ def test_one_replica_has_no_interval(values: list[float], mean: float | None) ->
     ours = estimate(np.array(values))
     assert ours.mean == mean
     assert ours.error is ours.interval is ours.bootstrap is None
+
+
+def test_few_replicas_have_no_bootstrap_and_equal_values_no_error() -> None:
+    assert estimate(np.arange(FEWEST - 1)).bootstrap is None
+    ours = estimate([0.98] * 10)  # their mean is rounded
+    assert ours.error == standard_error(np.full(10, 0.98)) == 0
+
+
+def test_no_verdict_hides_that_the_mean_and_the_ranks_have_other_signs() -> None:
+    gaps = np.append(-np.arange(1.0, 10.0) / 100, 5.0)  # lower on nine seeds, far higher on one
+    ours = compare({"a": values_by_seed(gaps), "b": dict.fromkeys(SEEDS, 0.0)}, "b")[0]
+    assert ours.difference > 0 > ours.effect and ours.verdict == "not significant"
+    gaps = np.append(-np.arange(1.0, 20.0) / 100, 5.0)
+    ours = compare({"a": values_by_seed(gaps), "b": dict.fromkeys(range(20), 0.0)}, "b")[0]
+    assert ours.p < 0.05 and ours.verdict == "mean and ranks disagree"
 
 
 def test_holm_by_hand() -> None:

@@ -16,7 +16,7 @@ from dpmcl.results import against as comparisons
 from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.names import displayed
-from dpmcl.results.statistics import estimate
+from dpmcl.results.statistics import FEWEST, estimate
 from dpmcl.results.store import Stored
 from dpmcl.results.summary import cost_rows
 from dpmcl.results.table import cells, columns_of, format_cells, number
@@ -181,7 +181,8 @@ def _results(entries: Sequence[Entry]) -> _Section:
     text = (
         "CME is the mean error on all tasks at the end, NTE the error on the last task when it "
         "was new: 1 - accuracy for classes, mean squared error for numbers; lower is better. "
-        "Replicas without a finite error, such as those that diverged, are left out of the means."
+        "Replicas without a finite error, such as those that diverged, are left out of the means. "
+        f"The bootstrap needs {FEWEST} replicas."
     )
     header = (
         "stream",

@@ -32,7 +32,8 @@ class Estimate(NamedTuple):
         error: Standard error, from the standard deviation with ddof=1. None, as are the intervals,
             for fewer than two finite values.
         interval: 95 % interval of the mean by Student's t.
-        bootstrap: 95 % interval of the mean by the percentile bootstrap.
+        bootstrap: 95 % interval of the mean by the percentile bootstrap; None for fewer than
+            `FEWEST` finite values, whose resampled means cover the mean too rarely.
     """
 
     replicas: int
@@ -43,7 +44,9 @@ class Estimate(NamedTuple):
     bootstrap: Interval | None
 
 
-Verdict = Literal["lower", "higher", "not significant", "too few replicas"]
+Verdict = Literal[
+    "lower", "higher", "mean and ranks disagree", "not significant", "too few replicas"
+]
 
 
 class Comparison(NamedTuple):
@@ -60,7 +63,8 @@ class Comparison(NamedTuple):
             comparisons of one call; None for fewer than `FEWEST` pairs.
         effect: Matched-pairs rank-biserial correlation, from -1 (lower on every seed) to 1
             (higher on every seed); None without a pair.
-        verdict: "lower" or "higher" for a significant difference, "not significant" for any other;
+        verdict: "lower" or "higher" for a significant difference, or "mean and ranks disagree" if
+            its sign is not that of the effect; "not significant" for any other difference;
             "too few replicas" without p, or if no p of as many pairs could be significant.
     """
 
@@ -90,8 +94,21 @@ def estimate(values: Iterable[float]) -> Estimate:
     mean = float(known.mean()) if len(known) else None
     if len(known) < 2:
         return Estimate(len(known), lost, mean, None, None, None)
-    error = float(known.std(ddof=1) / math.sqrt(len(known)))
-    return Estimate(len(known), lost, mean, error, _t_interval(known), _bootstrap_interval(known))
+    bootstrap = _bootstrap_interval(known) if len(known) >= FEWEST else None
+    return Estimate(len(known), lost, mean, standard_error(known), _t_interval(known), bootstrap)
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Return the standard error of a mean; exactly 0 if all values are equal.
+
+    It is computed from the standard deviation with ddof=1. Section 4 of the paper gives
+    sigma / sqrt(50) and does not state ddof.
+
+    Args:
+        values: At least two finite values, (replicas,).
+    """
+    # The mean of equal values may be rounded, and their deviations are then not 0.
+    return float((values - values[0]).std(ddof=1) / math.sqrt(len(values)))
 
 
 def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Comparison]:
@@ -171,6 +188,8 @@ def _comparison_fields(
     if p is not None and effect is not None:
         if p < 1 - LEVEL:
             verdict = "lower" if effect < 0 else "higher"
+            if effect * gaps.mean() < 0:
+                verdict = "mean and ranks disagree"
         elif tests * 2.0 ** (1 - len(gaps)) < 1 - LEVEL:
             verdict = "not significant"
     return difference, interval, p, effect, verdict
@@ -179,8 +198,7 @@ def _comparison_fields(
 def _t_interval(values: np.ndarray) -> Interval:
     """Return the confidence interval of a mean by Student's t."""
     stats = _scipy_stats()
-    error = values.std(ddof=1) / math.sqrt(len(values))
-    half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * standard_error(values))
     return float(values.mean()) - half_width, float(values.mean()) + half_width
 
 

@@ -18,6 +18,7 @@ from dpmcl.metrics.cme_micro import cme_micro
 from dpmcl.metrics.forgetting import forgetting
 from dpmcl.metrics.nte import nte
 from dpmcl.metrics.nte_path import nte_path
+from dpmcl.results import statistics
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -39,16 +40,15 @@ def mean(values: np.ndarray) -> float | None:
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """Return the standard error of the mean; None for fewer than two values, or if it is infinite.
-
-    It is computed from the standard deviation with ddof=1. Section 4 of the paper gives
-    sigma / sqrt(50) and does not state ddof.
+    """Return the standard error of the mean; None for fewer than two values, or if one is infinite.
 
     Args:
         values: Value of each replica, (replicas,); NaN for a replica that diverged.
     """
     known = values[~np.isnan(values)]
-    return _finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
+    if len(known) < 2 or np.isinf(known).any():
+        return None
+    return statistics.standard_error(known)
 
 
 def rows(
