@@ -13,6 +13,7 @@ from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
+from dpmcl.results.summary import rows
 from dpmcl.study.result import Result
 
 pytest.importorskip("matplotlib")
@@ -163,3 +164,18 @@ def test_characters_that_no_font_has_are_named_in_one_line(tmp_path, log_lines):
     assert line.startswith(
         "No font of matplotlib has \U00013080 \U00013081, so a figure shows boxes"
     )
+
+
+def test_errors_of_zero_are_drawn_and_an_infinite_one_is_no_warning():
+    values = RECORDS["er"].test.values.copy()
+    values[:, 1] = 0
+    values[0, -1, 1] = np.inf
+    record = Record({"test": replace(RECORDS["er"].test, values=values)}, diverged={0: None})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = figures.curves({"a": record, "b": record}, STREAM, figures.Look(log=True))
+        assert rows({"a": record}, STREAM)[0]["cme_se"] is None
+    assert figure.get_suptitle().startswith("toy, 3 replicas, 2 of all 6 diverged, ")
+    for ax in figure.axes:  # no decades below 0
+        least = min(y for line in ax.get_lines() for y in line.get_ydata() if y > 0)
+        assert -least < ax.get_ylim()[0] < 0

@@ -45,6 +45,8 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
         )
     colours = {ax.get_lines()[0].get_color() for ax in figure.axes}
     assert len(colours) == 1  # er, wherever it is
+    title = "3 replicas, band: one standard error, smoothed over 2 tasks"
+    assert figure.get_suptitle() == title
 
 
 def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
@@ -64,3 +66,5 @@ def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:
     assert [text.get_text() for text in second.get_xticklabels()] == ["none", "clip"]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["dpmcl", "lr 0.1", "lr 1"]
+    title = "means of finite errors, 1 to 3 replicas, bars: one standard error"
+    assert figure.get_suptitle() == title

@@ -129,7 +129,7 @@ def test_replicas_that_are_frozen_count_for_nothing(stored):
     shares = figure.axes[-1].collections[0].get_array()
     np.testing.assert_array_equal(shares[INPUTS, :9], np.ones(9))
     assert not shares[:, 9:].any()
-    assert "3 of them frozen" in figure.get_suptitle()
+    assert "3 of all 3 frozen" in figure.get_suptitle()
 
 
 def test_what_was_not_watched_is_left_out():

@@ -276,7 +276,7 @@ def test_all_seeds_may_fall_in_a_stored_run_with_its_table_and_figure(folder, tm
     np.testing.assert_array_equal(values(dpmcl.load(tmp_path / "all")), values(result))
     result.plot(tmp_path / "all.png", 2.0)
     result = dpmcl.load(folder)
-    assert "1 of them diverged" in figures.curves(result.records, result.stream).get_suptitle()
+    assert "1 of all 6 diverged" in figures.curves(result.records, result.stream).get_suptitle()
 
 
 def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):

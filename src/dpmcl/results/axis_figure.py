@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmcl.results.comparison import setting_text
-from dpmcl.results.figures import PLAIN, drawing, legend, mean_and_error, shortened, styles
+from dpmcl.results.figures import (
+    PLAIN,
+    drawing,
+    legend,
+    mean_and_error,
+    replicas_text,
+    shortened,
+    styles,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +27,7 @@ _PANEL = (3.0, 2.7)  # inches
 
 @drawing()
 def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
-    """Draw a row of panels: means over seeds against a setting, with standard errors.
+    """Draw a row of panels: means over seeds against a setting, with bars of one standard error.
 
     Args:
         panels: For each panel the metric, the setting, and the points of each line by name.
@@ -62,6 +70,11 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
     if len(handles) > 1:
         options = {"loc": "outside lower center", "ncols": min(len(handles), 3), "frameon": False}
         legend(figure, list(handles.values()), list(handles), fontsize=9, **options)
+    values = [one for _, _, lines in panels for points in lines.values() for one in points.values()]
+    title = "means" if np.isfinite(np.concatenate(values)).all() else "means of finite errors"
+    counts = {len(one) for one in values}
+    bars = ", bars: one standard error" * (max(counts) > 1)
+    figure.suptitle(f"{title}, {replicas_text(counts)}{bars}", fontsize=10)
     return figure
 
 

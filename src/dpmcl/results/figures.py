@@ -151,7 +151,8 @@ def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str
     band = ", band: one standard error" if seeds[-1] > 1 else ""
     note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
-    frozen = f", {lost} of them diverged" if lost else ""
+    total = sum(len(record.test.seeds) for record in records.values())
+    frozen = f", {lost} of all {total} diverged" if lost else ""
     title = f"{shortened(stream.name, 40)}, {replicas_text(seeds)}{frozen}{band}{note}"
     return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
@@ -203,7 +204,9 @@ def curve(
     x = evaluated + 1
     (line,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
                       markevery=max(1, len(x) // 10), linewidth=1.5, label=label)  # fmt: skip
-    ax.fill_between(x, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
+    with np.errstate(invalid="ignore"):  # infinite errors
+        low, high = middle - error, middle + error
+    ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     return line
 
 
@@ -232,6 +235,8 @@ def set_log_scale(axes: Iterable[Any]) -> None:
     for ax in axes:
         if has_zeros:
             ax.set_yscale("symlog", linthresh=positive.min(), linscale=0.3)
+            # Errors are at least 0, and lines at 0 stay visible.
+            ax.set_ylim(bottom=max(-0.3 * positive.min(), ax.get_ylim()[0]))
         else:
             ax.set_yscale("log")
 

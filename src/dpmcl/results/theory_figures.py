@@ -230,5 +230,5 @@ def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
     for values in readings.values():
         in_last_task = [position[0] == tasks - 1 for position in values.positions]
         lost += int((~values.taken[:, in_last_task].any(1)).sum())
-    frozen = f", {lost} of them frozen on the way" if lost else ""
+    frozen = f", {lost} of all {sum(counts)} frozen on the way" if lost else ""
     return f"{replicas_text(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)

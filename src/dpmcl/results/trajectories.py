@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpmcl.results.comparison import MEASURES
-from dpmcl.results.figures import PLAIN, curve, drawing, legend, set_log_scale, shortened, styles
+from dpmcl.results.figures import (
+    PLAIN,
+    curve,
+    drawing,
+    legend,
+    replicas_text,
+    set_log_scale,
+    shortened,
+    styles,
+)
 from dpmcl.results.store import Stored
 
 if TYPE_CHECKING:
@@ -56,4 +65,8 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     names = list(lines)
     options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
     legend(figure, list(lines.values()), names, fontsize=9, **options)
+    counts = {len(record.test.seeds) for run in results for record in run.records.values()}
+    band = ", band: one standard error" * (max(counts) > 1)
+    title = f"{replicas_text(counts)}{band}, smoothed over {SMOOTH:g} tasks"
+    figure.suptitle(title, fontsize=10)
     return figure
