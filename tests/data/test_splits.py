@@ -125,6 +125,8 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks(lengths, sizes):
         assert [len(part) for part in parts] == sizes
         assert set.union(*parts) == set(number.tolist())
         assert sum(len(rows_of(splits.named(name), replica, 0)) for name in PARTS) == rows
+    far = split(replace(stream, trajectory=10**12 * (trajectory - 1)), [0, 1], SHARES)
+    assert torch.equal(far.train.row, splits.train.row)  # whatever numbers name the trajectories
     fewer = hold_out(splits, 0.3, trajectory)
     for replica in range(2):
         for k in range(3):

@@ -105,7 +105,9 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     key = keys.derive(seed, keys.Purpose.SPLIT)
     if stream.repeats or stream.trajectory is not None:
         # One score for a row or a trajectory puts it in the same split in every task.
-        point = stream.row if stream.trajectory is None else stream.trajectory[stream.row]
+        point = stream.row
+        if stream.trajectory is not None:  # counted from 0, since any numbers name trajectories
+            point = stream.trajectory.unique(return_inverse=True)[1][stream.row]
         score = keys.scores(key, int(point.max()) + 1).gather(1, point.expand(replicas, n))
         order = torch.argsort(score, dim=1, stable=True)
     else:
