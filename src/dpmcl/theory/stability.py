@@ -29,7 +29,8 @@ VANISHED = 1e-6
 """Share of the cost below which a gradient counts as vanished."""
 
 NOTHING = 1e-7
-"""Decrease of the cost below which it counts as rounding."""
+"""Decrease of the cost below which it counts as rounding, as of cross-entropy in float32. It does
+not shrink with the unit of the cost, so `step` never breaks for costs far below it."""
 
 
 class Reading(NamedTuple):
