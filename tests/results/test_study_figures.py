@@ -31,6 +31,7 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
     assert [ax.get_title() for ax in figure.axes] == ["sine", "mnist", "", ""]
     assert [ax.get_yscale() for ax in figure.axes] == ["log", "linear", "log", "linear"]
     assert figure.axes[0].get_ylabel() == "CME (mean squared error)"
+    assert figure.axes[1].get_ylabel() == "error"  # another one than the first column's
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["er", "dpmcl", "naive"]
     for ax, measure in ((figure.axes[1], cme), (figure.axes[3], nte)):
         errors = runs["b"].records["er"].test

@@ -23,6 +23,7 @@ SMOOTH = 2.0
 """Standard deviation, in tasks, of the Gaussian filter in the paper's figures."""
 
 _COLUMN, _LINE = 2.6, 2.3  # inches
+_ERROR = {"classification": "error", "regression": "mean squared error"}
 
 
 @drawing()
@@ -55,12 +56,12 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
             ax.spines[["top", "right"]].set_visible(False)
             if run.stream.kind == "regression":
                 set_log_scale([ax])
-                ax.set_ylabel("mean squared error", fontsize=9)
+            if run.stream.kind != results[0].stream.kind:
+                ax.set_ylabel(_ERROR[run.stream.kind], fontsize=9)
         column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
         column[1].set_xlabel("tasks seen")
     for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
-        what = "mean squared error" if results[0].stream.kind == "regression" else "error"
-        ax.set_ylabel(f"{measure} ({what})")
+        ax.set_ylabel(f"{measure} ({_ERROR[results[0].stream.kind]})")
     figure.align_ylabels(axes[:, 0])
     names = list(lines)
     options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
