@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import dpmcl
 from conftest import TINY_SPEC
@@ -221,18 +222,24 @@ def make(shape, outputs):
 """
 
 
-@pytest.mark.parametrize("make", [False, True])
+@pytest.mark.parametrize("make", ["module", "function", "attribute"])
 def test_edited_code_of_a_module_of_ones_own_is_refused(make, module, tmp_path):
     def network(**options):
         plug = importlib.import_module("plug")
         torch.manual_seed(0)
-        return plug.make if make else plug.Net(**options)
+        if make == "module":
+            return plug.Net(**options)
+        if make == "function":
+            return plug.make
+        made = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        made.functions = [plug.make]
+        return made
 
     spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
     module(NET)
     dpmcl.run(spec, network=network(), out=tmp_path / "run")
     dpmcl.run(spec, network=network(), out=tmp_path / "run", progress=fail_if_trained)
-    if not make:
+    if make == "module":
         changed = {"spec": spec, "network": network(slope=0.2)}
         check_refused(tmp_path / "run", "network.digest", **changed)
     module(NET.replace("leaky_relu(self", "leaky_relu(-self"))

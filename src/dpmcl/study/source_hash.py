@@ -11,6 +11,7 @@ import dis
 import gc
 import hashlib
 import inspect
+import io
 import sys
 import sysconfig
 import warnings
@@ -25,9 +26,10 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import nn
+import cloudpickle
+from torch import Tensor, nn
 
-from dpmcl.core.network_layers import hooks_of
+from dpmcl.core.network_layers import attributes_of, hooks_of
 from dpmcl.exceptions import FolderError
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
@@ -96,22 +98,36 @@ def source_of_network(modules: Any) -> Source:
     roots = modules if isinstance(modules, tuple) else (modules,)
     layers = [layer for root in roots if isinstance(root, nn.Module) for layer in root.modules()]
     classes: set[type | FunctionType] = {type(layer) for layer in layers}
-    attributes = [value for layer in layers for value in (*vars(layer).values(), *hooks_of(layer))]
-    classes |= {
-        value  # the digest of the network has the code of functions in scripts
-        for value in attributes
-        if isinstance(value, FunctionType) and _is_in_file(value.__module__)
-    }
     if not classes:  # a function, a partial, a method, or an object that is called
         maker = getattr(modules, "func", getattr(modules, "__func__", modules))
         classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
+    references = _References()
+    references.dump([(attributes_of(layer), hooks_of(layer)) for layer in layers] or modules)
     hashes: dict[str, str] = {}
-    for cls in classes:
+    for cls in classes | references.found:
         hashed = source(cls, "dpmcl")  # with this home, all installed libraries are left out
         if hashed.hashes is None:
             return hashed
         hashes |= hashed.hashes
     return Source(dict(sorted(hashes.items())))
+
+
+class _References(cloudpickle.Pickler):  # type: ignore[misc]
+    """Collect the classes and functions in files that an object refers to, at any depth.
+
+    Attributes:
+        found: These classes and functions. The digest of a network has those of scripts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.found: set[type | FunctionType] = set()
+
+    def persistent_id(self, value: Any) -> str | None:
+        """Note a value, and return a text for the values that are not to be pickled."""
+        if isinstance(value, type | FunctionType) and _is_in_file(value.__module__):
+            self.found.add(value)
+        return "values" if isinstance(value, Tensor) else None
 
 
 def file_of(name: str) -> str:
