@@ -205,6 +205,8 @@ def test_edited_code_is_refused(kind, module, tmp_path, monkeypatch):
     check_refused(tmp_path / "stopped", "plug.py", "other code", spec=spec)
     if kind == "network":
         check_refused(folder, "plug.py", spec={**spec, "methods": ["naive"]})
+        with pytest.raises(FolderError, match=r"plug\.py changed .* put that code back"):
+            dpmcl.load(folder).learner("er")
     dpmcl.run(spec, out=folder, fresh=True)
 
 

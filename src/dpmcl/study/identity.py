@@ -223,19 +223,36 @@ def has_moved_since_0_1(spec: Spec, method: str) -> bool:
     return spec.stream_name == "sine" or bool(spec.methods[method].trains_on_validation)
 
 
-def _refuse_changed(folder: Path, plugin: str, old: dict[str, str] | None, new: Source) -> None:
+def refuse_other_network(folder: Path, before: Stored, spec: Spec, method: str) -> None:
+    """Raise FolderError if a method's results were made with other code of its network.
+
+    Args:
+        folder: The run folder.
+        before: Its content.
+        spec: Its spec.
+        method: Name of the method in the spec.
+    """
+    way_out = "put that code back, or run the spec again."
+    for plugin, now in sources(spec)[method].items():
+        if plugin.startswith("network ") and method in before.code:
+            _refuse_changed(folder, plugin, before.code[method].get(plugin), now, way_out=way_out)
+
+
+def _refuse_changed(
+    folder: Path, plugin: str, old: dict[str, str] | None, new: Source, *, way_out: str = _ANEW
+) -> None:
     """Raise FolderError unless a plugin's old and new hashes are known and equal."""
     if new.hashes is None or old is None:
         reason = new.missing or "its source could not be read when they were made"
         raise FolderError(
             f"{folder} holds results of {plugin}, and nobody can tell whether its code is "
-            f"still the same: {reason}; {_ANEW}"
+            f"still the same: {reason}; {way_out}"
         )
     if changed := {name for name, _ in old.items() ^ new.hashes.items()}:
         files = ", ".join(sorted(map(file_of, changed)))
         raise FolderError(
             f"{folder} holds results of {plugin} with other code: {files} changed since "
-            f"then; {_ANEW}"
+            f"then; {way_out}"
         )
 
 

@@ -14,6 +14,7 @@ from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
 from dpmcl.results import comparison, figures, store, summary, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.store import Stored
+from dpmcl.study import identity
 from dpmcl.theory.readings import Readings
 from dpmcl.training.spec import Spec, normalised
 
@@ -53,7 +54,8 @@ class Result(Stored):
 
         Raises:
             SpecError: The run has no such replica, or a learner cannot continue from it.
-            FolderError: The folder has no states, or the data are needed and have changed.
+            FolderError: The folder has no states, the code of the network has changed, or the data
+                are needed and have changed.
         """
         from dpmcl.learner.from_run import learner_of_run  # not needed by runs
 
@@ -69,6 +71,8 @@ class Result(Stored):
                 raise SpecError("This result has no states; run the spec into a folder.")
             content = store.load_state(self.folder, method, seed)
         spec = self.made or Spec.parse(self.spec)
+        if self.made is None and self.folder is not None:
+            identity.refuse_other_network(self.folder, self, spec, method)
         return learner_of_run(spec, method, seed, content=content, info=self.stream)
 
     @property
