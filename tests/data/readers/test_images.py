@@ -229,9 +229,14 @@ def test_a_change_is_noticed(kind, tmp_path, decoded):
     PACKERS[kind](tmp_path / "a", {**animals(), "set/bee/1.png": encoded(noise(7))})
     assert labelled_images(source, COLOUR).classes == ("ant", "bee", "cat", "dog")
     assert len(decoded) == 5 * 4 + 5
-    os.utime(source / "set/cat/9.PNG" if kind == "folder" else source, ns=(1, 1))
-    labelled_images(source, COLOUR)
-    assert len(decoded) == 5 * 4 + 10
+    file = source / "set/cat/9.PNG" if kind == "folder" else source
+    for _ in range(2):  # the second replacement has the size and the modification time of the first
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content)
+        os.utime(file, ns=(1, 1))
+        labelled_images(source, COLOUR)
+    assert len(decoded) == 5 * 4 + 15
 
 
 DAMAGES = [

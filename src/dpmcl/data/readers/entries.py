@@ -102,8 +102,11 @@ def disk_entry(path: Path, inside: PurePosixPath) -> Entry:
     return Entry(inside, str(path), path.is_dir(), path.stat().st_size, lambda: path.open("rb"))
 
 
-def stamp(source: Path) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time of each file of a source, to detect changes.
+def stamp(source: Path) -> list[tuple[str, int, int, int]]:
+    """Return path, size and times of each file of a source, to detect changes.
+
+    A file that replaces another, as by `cp -p` or `mv`, may have its modification time, but not its
+    time of change (st_ctime).
 
     Args:
         source: File or folder.
@@ -111,7 +114,10 @@ def stamp(source: Path) -> list[tuple[str, int, int]]:
     source = source.resolve()
     paths = sorted(map(str, source.rglob("*"))) if source.is_dir() else [str(source)]
     states = [os.stat(path) for path in paths]  # noqa: PTH116 (there may be a million)
-    return [(p, state.st_size, state.st_mtime_ns) for p, state in zip(paths, states, strict=True)]
+    return [
+        (path, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        for path, state in zip(paths, states, strict=True)
+    ]
 
 
 def _folder_entries(source: Path) -> Iterator[Entry]:

@@ -70,8 +70,8 @@ def labelled_images(
     Rows are in order of path, classes in alphabetical order. Hidden files and files without the
     suffix of an image are skipped and counted in the notes. See `class_folders` for the names of
     classes, and `pil_images.plain_image` for the pixels. Images are decoded once, and then read
-    from `image_cache.cache_folder()` as long as path, size and time of the source's files stay the
-    same.
+    from `image_cache.cache_folder()` as long as path, size and times of the source's files stay
+    the same.
 
     Args:
         path: Path of the folder or archive; ~ is the home folder.
