@@ -104,6 +104,18 @@ def test_equal_data_and_data_of_other_settings_keep_the_name_of_the_stream() -> 
     assert [one.stream.name for one in entries(runs)] == ["my", "my", "my", "own", "my"]
 
 
+@pytest.mark.parametrize(
+    ("other", "warning"),
+    [({"order_seed": 1}, "Runs on 'my' differ in stream.order_seed, so"), ({"path": "/b"}, "")],
+)
+def test_common_settings_that_differ_between_compared_methods_are_named(
+    other, warning, caplog
+) -> None:
+    runs = {"a": on_data("aaaa"), "b": on_data("b" if warning else "aaaa", "naive", **other)}
+    against.rows(entries(runs), "er")
+    assert (warning in caplog.text) if warning else not caplog.text
+
+
 def test_code_that_was_edited_between_two_runs_is_a_setting() -> None:
     net = "network 'plug:Net'"
     er, naive, joint = (

@@ -1,9 +1,15 @@
 """A table that compares methods with one of them, in pairs of the same seed."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 
 from dpmcl.exceptions import SpecError
-from dpmcl.results.comparison import Entry, entries_by_stream, errors_by_seed
+from dpmcl.results.comparison import (
+    Entry,
+    differing_settings,
+    entries_by_stream,
+    errors_by_seed,
+)
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import compare
 from dpmcl.results.summary import Row
@@ -24,9 +30,14 @@ COLUMNS: Columns = {
 }
 """Columns of the table; the first four are text."""
 
+_COMMON = ("stream.", "network.", "evaluation.", "dtype", "precision", "split_seed", "weights_seed")
+"""Beginnings of the settings that all methods of a run have in common."""
+
 
 def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
     """Return the comparisons as rows, one for each stream, error and method.
+
+    Logs a warning if runs of one stream differ in settings that no label shows.
 
     Args:
         entries: The methods of all runs.
@@ -39,6 +50,7 @@ def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
     streams = entries_by_stream(entries)
     out: list[Row] = []
     for stream, by_label in streams.items():
+        _warn_of_differences(stream, by_label)
         baseline = next(iter(by_label)) if against is None else against
         for measure, values in errors_by_seed(by_label).items():
             if baseline in by_label or len(streams) == 1:
@@ -50,3 +62,20 @@ def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
             f"--against names a method with others beside it, got '{against}'; there are: {known}."
         )
     return out
+
+
+def _warn_of_differences(stream: str, by_label: Mapping[str, Entry]) -> None:
+    """Log a warning if entries differ in common settings that no label shows."""
+    same_data = len({entry.stream.digest for entry in by_label.values()}) == 1
+    unseen = [
+        key
+        for key in differing_settings(list(by_label.values()))
+        if key.startswith(_COMMON)
+        and not (same_data and key.startswith("stream."))
+        and not any(key in label for label in by_label)
+    ]
+    if unseen:
+        logging.getLogger("dpmcl").warning(
+            f"Runs on '{displayed(stream)}' differ in {', '.join(unseen)}, so a difference between "
+            "their methods may be one between these settings; compare methods of equal runs."
+        )
