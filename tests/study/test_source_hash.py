@@ -79,7 +79,13 @@ def test_unrelated_files_and_libraries_do_not_count(folder):
 
 
 @pytest.mark.parametrize(
-    "text", ["import importlib.util", "from importlib import import_module", "a = __import__('b')"]
+    "text",
+    [
+        "import importlib.util",
+        "from importlib import import_module",
+        "exec('b')",
+        "__import__('b')",
+    ],
 )
 def test_code_that_may_import_anything_is_never_the_same(text, folder):
     write(folder, {"plug.py": f"def late():\n    {text}\nclass Mine:\n    pass"})
@@ -107,15 +113,23 @@ def test_a_file_changed_after_its_import_is_refused(text, second, hashed_before,
 
 
 @pytest.mark.parametrize("hashed_before", [True, False])
-@pytest.mark.parametrize("replaced", ["A", "function", "method"])
+@pytest.mark.parametrize("replaced", ["A", "SIZES", "function", "method"])
 def test_what_other_code_replaces_in_a_module_is_refused(replaced, hashed_before, folder):
-    text = "A = 1\ndef function(): 1\nclass Mine:\n    def method(self): 2"
+    text = "A = 1\nSIZES = [8, {'a': 1}]\nCACHE = [0]\nREGISTRY = {}\n"
+    text += "def function(): CACHE.append(1)\nclass Mine:\n    seen = []\n    def method(self): 2"
     write(folder, {"plug.py": text})
     plug = importlib.import_module("plug")
     if hashed_before:
         hashes_of()
+    plug.function()
+    plug.REGISTRY["a"] = 1
+    plug.Mine.seen.append(1)
+    hashes_of()
     owner = plug.Mine if replaced == "method" else plug
-    setattr(owner, replaced, 2 if replaced == "A" else lambda *_: 3)
+    if replaced == "SIZES":
+        plug.SIZES[1]["a"] = 2
+    else:
+        setattr(owner, replaced, 2 if replaced == "A" else lambda *_: 3)
     with pytest.raises(FolderError, match=r"plug\.py .* other code has replaced a constant"):
         hashes_of()
 

@@ -33,7 +33,7 @@ from dpmcl.core.network_layers import attributes_of, hooks_of
 from dpmcl.exceptions import FolderError
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
-_DYNAMIC_IMPORTS = {"importlib", "importlib.import_module", "importlib.util", "__import__"}
+_DYNAMIC_IMPORTS = {"importlib", "importlib.import_module", "importlib.util", "__import__", "exec"}
 _PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 _hashed: dict[str, tuple[Any, bytes]] = {}
@@ -186,7 +186,7 @@ def _hashes(files: Mapping[str, Path], home: str) -> dict[str, str]:
             raise _NoSourceError(f"{file} cannot be read as Python's source") from None
         if not _DYNAMIC_IMPORTS.isdisjoint(imported):
             raise _NoSourceError(
-                f"{file} imports by importlib or __import__, which may be anything"
+                f"{file} imports by importlib, __import__ or exec, which may be anything"
             )
         if (module := sys.modules.get(name)) is not None:
             _refuse_changed(module, file, content, tree)
@@ -206,8 +206,8 @@ def _imported_names(tree: ast.Module, package: str) -> set[str]:
             case ast.ImportFrom():
                 base = resolve_name("." * node.level + (node.module or ""), package)
                 names |= {f"{base}.{alias.name}" for alias in node.names}
-            case ast.Name(id="__import__"):
-                names.add("__import__")
+            case ast.Name(id="__import__" | "exec" as name):
+                names.add(name)
     return names
 
 
@@ -276,17 +276,26 @@ def _has_definitions(
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-            ) if assignments[name] == 1 and type(namespace.get(name)) in (
-                bool,
-                int,
-                float,
-                str,
-                tuple,
+            ) if assignments[name] == 1 and (
+                type(namespace.get(name)) in (bool, int, float, str, tuple)
+                or (isinstance(tree, ast.Module) and _is_constant(name, value, tree))
             ):
                 with suppress(ValueError, TypeError, SyntaxError):  # not a literal
                     if repr(ast.literal_eval(value)) != repr(namespace[name]):
                         return False
     return True
+
+
+def _is_constant(name: str, value: ast.expr, tree: ast.Module) -> bool:
+    """Return True if a list or dict is not to be filled later, as a registry or a cache is."""
+    filled = {
+        node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name)
+        if isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load)
+    }
+    has_entries = getattr(value, "elts", None) or getattr(value, "keys", None)
+    return isinstance(value, ast.List | ast.Dict) and bool(has_entries) and name not in filled
 
 
 # Scripts and notebooks
