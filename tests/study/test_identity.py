@@ -350,3 +350,11 @@ def test_merging_compares_the_code_that_methods_share(module, tmp_path):
     merge(tmp_path / "all", [tmp_path / "er", tmp_path / "joint"])
     with pytest.raises(FolderError, match=r"other code of network 'plug:Net'"):
         merge(tmp_path / "all", [tmp_path / "naive"])
+
+
+def test_merging_says_that_code_cannot_be_compared(module, tmp_path):
+    module("import importlib" + PLUGINS)
+    for seed in (0, 1):
+        dpmcl.run({**TINY_SPEC, "methods": ["plug:Mine"]}, seed=seed, out=tmp_path / str(seed))
+    lines = merge(tmp_path / "all", [tmp_path / "0", tmp_path / "1"])
+    assert lines[-1].endswith("code that cannot be compared (method 'plug:Mine')")

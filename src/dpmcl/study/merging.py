@@ -77,6 +77,9 @@ def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
         versions = {(entry.get("dpmcl"), entry.get("torch")) for entry in store.environment(target)}
         if len(versions) > 1:
             lines.append(f"{target}: of several versions (environment.json); numbers may differ")
+        unknown = {name for used in content.code.values() for name in used if used[name] is None}
+        if unknown:
+            lines.append(f"{target}: code that cannot be compared ({', '.join(sorted(unknown))})")
         store.save_records(target, content.records)
         protocol.check_and_save(target, budget)
     return lines
