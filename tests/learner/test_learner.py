@@ -115,6 +115,8 @@ def test_labels_keep_their_digits():
     assert learner.classes_.dtype == np.int64
     learner.learn(CLOUDS[:2], np.array([2**63, 5], dtype=np.uint64))
     assert learner.classes_.tolist() == [5, *ids, 2**63]
+    large = make_learner(updates=1).learn(CLOUDS[:2], [2**63, 5])
+    assert all(type(label) is int for label in large.classes_.tolist())
     few = make_learner(updates=1).learn(CLOUDS[:2], np.array([0, 1], dtype=np.uint64))
     assert few.learn(CLOUDS[:2], np.array([1, 2])).classes_.dtype == np.int64
     codes = [

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpmcl.data.labelled import kind_of
 from dpmcl.data.labels import family_of, is_whole, number_labels, plain_array
 from dpmcl.exceptions import DataError, listed
 
@@ -120,7 +121,8 @@ def _type_of(labels: Any) -> str:
     array = plain_array(labels, "Labels") if isinstance(labels, Tensor) else np.asarray(labels)
     if family_of(labels) == "strings":
         return "str"
-    return str(array.dtype) if array.dtype.kind in "biuf" else "int64"
+    is_rounded = array.dtype.kind == "f" and kind_of(labels) == "classification"  # [2**63, 1]
+    return str(array.dtype) if array.dtype.kind in "biuf" and not is_rounded else "int64"
 
 
 def _common_type(first: str, second: str) -> str:
