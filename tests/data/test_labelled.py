@@ -1,6 +1,7 @@
 """Labelled data: checked when made, read from arrays without a copy, and refused in one line."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -177,3 +178,10 @@ def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, war
     assert sum("they are few whole numbers (0, 1" in line for line in caplog.messages) == (
         sources if warned else 0
     )
+
+
+@pytest.mark.parametrize(("index", "warned"), [([1, 0], True), ([0, 1], False), ([2, 3], False)])
+@pytest.mark.parametrize("read", [from_arrays, dpmcl.Learner(updates=1).learn])
+def test_targets_whose_index_has_another_order_are_reported(read, index, warned, caplog):
+    read(pd.DataFrame({"a": [0.0, 1.0]}), pd.Series(["no", "yes"], index=index))
+    assert any("y.loc[x.index]" in line for line in caplog.messages) == warned

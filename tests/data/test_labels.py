@@ -134,3 +134,9 @@ def test_a_class_is_its_labels_text_and_classes_are_in_order(kind, data):
         again = number_labels(container, WHAT)
         assert torch.equal(again.y, numbered.y)
         assert again.classes == numbered.classes
+
+
+def test_a_class_that_may_be_a_missing_value_is_reported(caplog):
+    for labels in (["nan", "a"], ["nano", "a"]):
+        number_labels(np.array(labels), "Labels of 'my'")
+    assert [line[:32] for line in caplog.messages] == ["Labels of 'my': the class 'nan' "]

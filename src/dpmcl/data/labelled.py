@@ -129,6 +129,7 @@ def from_arrays(
     ('a', 'b')
     """
     check_kind(kind)
+    warn_if_reordered(x, y)
     inputs = inputs_of(x, f"Inputs of '{name}'")
     warn_if_flags(inputs)
     requested, kind = kind, kind or kind_of(y)
@@ -169,6 +170,22 @@ def inputs_of(x: Any, what: str, *, images: bool = True) -> Tensor:
     if array.dtype.kind == "b" and not images:
         array = array.astype(np.float32)
     return shared_tensor(compact(array, what))
+
+
+def warn_if_reordered(x: Any, y: Any) -> None:
+    """Log a warning if inputs and targets of pandas have the same index in different orders.
+
+    Args:
+        x: Inputs.
+        y: Targets, which belong to the inputs by position.
+    """
+    if not (hasattr(x, "iloc") and hasattr(y, "iloc")) or x.index.equals(y.index):
+        return
+    if set(x.index) == set(y.index):
+        _LOG.warning(
+            "Inputs and targets are joined by position, and their indexes have different orders. "
+            "If they belong together by index, give y.loc[x.index]."
+        )
 
 
 def warn_if_flags(inputs: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Labels of any plain type, mapped to class numbers 0 .. C-1."""
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.exceptions import DataError, reason, shown
+
+_LOG = logging.getLogger("dpmcl")
 
 
 class Labels(NamedTuple):
@@ -54,6 +57,11 @@ def number_labels(labels: Any, what: str) -> Labels:
         labels = _flat(labels, what)
     names = _names(_as_list(labels, what), what, digits)
     classes = sorted_names(set(names))
+    if missing := {"nan", "NaN", "<NA>", "NaT"}.intersection(classes):
+        _LOG.warning(
+            f"{what}: the class {missing.pop()!r} is how missing values are written as text; drop "
+            "its rows if their labels are missing."
+        )
     order = {name: k for k, name in enumerate(classes)}
     y = torch.tensor([order[name] for name in names], dtype=torch.int64)
     return Labels(y, tuple(classes))

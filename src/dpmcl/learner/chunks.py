@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from dpmcl.core import keys
-from dpmcl.data.labelled import Labelled, kind_of, targets_of, warn_if_classes
+from dpmcl.data.labelled import (
+    Labelled,
+    kind_of,
+    targets_of,
+    warn_if_classes,
+    warn_if_reordered,
+)
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
@@ -171,6 +177,7 @@ def _first_form(config: Config, x: Any, y: Any, target: str) -> Form:
 
 def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Any, Any, str]:
     """Return inputs, targets, and the name of their column if they are a column of a table."""
+    warn_if_reordered(x, y)
     labels, kind = (config.labels, config.kind) if form is None else (form.labels, form.kind)
     # "7" in a column remains text if earlier labels are text. In the first chunk it remains text if
     # the table is in memory; in a file it is a number.
