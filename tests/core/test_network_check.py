@@ -18,6 +18,7 @@ import dpmcl
 from conftest import same_bits
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial_weights
+from dpmcl.core.part import modules_of, trainable
 from dpmcl.core.tree import at, leaves
 from dpmcl.exceptions import ModelError
 from dpmcl.networks._network import NetworkSettings
@@ -105,8 +106,8 @@ def attention(layer: nn.Module, **arguments: Any) -> Pair:
     return Layer(forward, embed=nn.Linear(1, 4), layer=layer), nn.Linear(16, CLASSES)
 
 
-def embedding() -> Pair:
-    of = nn.Embedding(9, 2)
+def embedding(**arguments: Any) -> Pair:
+    of = nn.Embedding(9, 2, **arguments)
     return Layer(lambda self, x: self.of(x.long().clamp(0, 8)).flatten(1), of=of), last()
 
 
@@ -240,9 +241,29 @@ def wide_by_seed() -> Pair:
 
 def cut_off(self, x):
     with torch.no_grad():
-        self.inner.weight.clamp_(-0.5, 0.5)
+        self.inner.weight.clamp_(-self.most, self.most)
     return self.inner(x)
 
+
+def compiled_in_place() -> nn.Module:
+    layer = first()
+    layer.compile(backend="eager")
+    return layer
+
+
+def scale() -> nn.Parameter:
+    return nn.Parameter(torch.ones(()))
+
+
+class Freezes(nn.Sequential):
+    """Layers of which `train` freezes a weight, and returns nothing."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self[0].weight.requires_grad_(False)
+
+
+GLOBAL = nn.Linear(WIDTH, WIDTH)
 
 sign = own_function(lambda x: x.sign(), lambda ctx, grad: grad)
 normalised = own_function(lambda x: x.clone(), lambda ctx, grad: grad / grad.norm())
@@ -261,6 +282,7 @@ HONEST: dict[str, Callable[[], Pair]] = {
     "tied weights": tied,
     "a constant buffer": lambda: buffer(torch.ones(WIDTH)),
     "a frozen weight": lambda: frozen(drawn=False),
+    "a weight frozen by train": lambda: (Freezes(fixed(first())), last()),
     "a frozen part": lambda: (fixed(nn.Sequential(first())).requires_grad_(False), last()),
     "a head of zeros": zero_head,
     "parts without parameters": lambda: (nn.Flatten(), nn.Linear(INPUTS, CLASSES)),
@@ -327,8 +349,16 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "a buffer in evaluation": (lambda: changing(False), "changes in evaluation"),
     "spectral norm": (lambda: (parametrizations.spectral_norm(first()), last()), "_SpectralNorm"),
     "clipping of large weights": (
-        lambda: after(Layer(cut_off, inner=nn.Linear(WIDTH, WIDTH))),
+        lambda: after(Layer(cut_off, inner=nn.Linear(WIDTH, WIDTH), most=0.5)),
         r"'representation\.1\.inner\.weight' changes at some weights",
+    ),
+    "clipping of very large weights": (
+        lambda: after(Layer(cut_off, inner=nn.Linear(WIDTH, WIDTH), most=50)),
+        r"'representation\.1\.inner\.weight' changes at some weights",
+    ),
+    "an embedding with max_norm": (
+        lambda: embedding(max_norm=20),
+        r"'representation\.of\.weight' changes at some weights",
     ),
     "a new layer": (lambda: (Grows(), last()), r"layer representation\.layer: Linear"),
     "its input": (
@@ -351,13 +381,27 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "no gradient": (lambda: rows(lambda x: x.detach()), "no parameter of the representation"),
     "a hook's gradient": (
         lambda: with_hook(lambda layer: layer.weight.register_hook(lambda grad: grad * 0)),
-        "that of .representation.weight. differs",
+        "no hooks, which copies lack, and 'representation.weight' has one",
     ),
     "in place on itself": (
         lambda: after(nn.Identity(), residual(on_itself=True)),
-        "gradient that PyTorch finds.*change no tensor in place",
+        "outputs that PyTorch finds.*change no tensor in place",
     ),
-    "a closure": (lambda: after(ByClosure()), r"n\.1\.scale' differs; use parameters as attrib"),
+    "a closure": (lambda: after(ByClosure()), r"registered parameters, and .*n\.1: ByClosure uses"),
+    "a closure before a head of zeros": (lambda: zero_head(ByClosure()), "n.0: ByClosure uses oth"),
+    "a global layer": (lambda: rows(lambda x: GLOBAL(x)), r"n\.1: Layer uses others"),
+    "a closure in training": (
+        lambda: after(Layer(lambda self, x: GLOBAL(x) if self.training else x)),
+        r"n\.1: Layer uses others",
+    ),
+    "a parameter's flag": (
+        lambda: after(Layer(lambda self, x: x * (1 + self.c.requires_grad), c=scale())),
+        "outputs that PyTorch finds.*requires_grad of a parameter",
+    ),
+    "nothing to train": (
+        lambda: tuple(fixed(m).requires_grad_(False) for m in after()),
+        "parameters to train",
+    ),
     "recomputation": (
         lambda: rows(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
         r"differentiated by torch\.func\.grad",
@@ -373,6 +417,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     ),
     "lazy": (lambda: (nn.LazyLinear(8), last()), "'representation.weight' has none yet"),
     "compiled": (lambda: (torch.compile(first(), backend="eager"), last()), "and torch.compile"),
+    "compiled in place": (lambda: (compiled_in_place(), last()), "compiled; leave out torch.jit"),
     "another input": (lambda: (nn.Linear(5, 8), last()), r"does not take inputs of shape \(4,\)"),
     "one module": (lambda: nn.Identity(), "two modules"),
     "a pass that fails": (
@@ -404,9 +449,8 @@ def test_an_honest_network_has_pytorchs_gradient_mapped_and_alone(which):
     for a, b in zip(leaves(at(together, 1)), leaves(alone), strict=True):
         torch.testing.assert_close(a, b)
     assert any((leaf != 0).any() for leaf in leaves(alone[0]))
-    assert len(leaves(theta)) == sum(
-        p.requires_grad for module in model.network() for p in module.parameters()
-    )
+    trained = [p for part in modules_of(model.network) for p in trainable(part).values()]
+    assert len(leaves(theta)) == len(trained)
 
 
 @pytest.mark.parametrize("which", REFUSED)
@@ -466,7 +510,15 @@ def run(which: str, method: str = "dpmcl", **arguments):
     return dpmcl.run(stream, methods=[method], replicas=2, settings=settings, **arguments)
 
 
-@pytest.mark.parametrize("which", ["residual", "a frozen weight", "a frozen part"])
+FROZEN = {
+    "residual": "",
+    "a frozen weight": "0.weight",
+    "a weight frozen by train": "0.weight",
+    "a frozen part": "0.bias",
+}
+
+
+@pytest.mark.parametrize("which", FROZEN)
 def test_both_engines_train_and_store_what_is_not_frozen(which):
     looped, batched = (
         run(which, engine=engine, settings={"dtype": "float64"}) for engine in ("looped", "batched")
@@ -474,8 +526,7 @@ def test_both_engines_train_and_store_what_is_not_frozen(which):
     for a, b in zip(leaves(looped.theta["dpmcl"]), leaves(batched.theta["dpmcl"]), strict=True):
         torch.testing.assert_close(a, b)
     h = looped.theta["dpmcl"]["representation"]
-    frozen = {"residual": "", "a frozen weight": "0.weight", "a frozen part": "0.bias"}[which]
-    assert frozen not in h
+    assert FROZEN[which] not in h
     assert bool(h) == (which != "a frozen part")
 
 

@@ -9,7 +9,7 @@ parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from dpmcl.core.network_layers import (
     name_layer_in_errors,
     named_layers,
     record_draws,
+    record_layers,
     state_of,
 )
 from dpmcl.core.part import (
@@ -50,7 +51,10 @@ _SEPARATE_ROWS = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
     "or nn.LayerNorm), draw nothing, and keep nothing from one pass to the next"
 )
-
+_AS_PYTORCH = (
+    "change no tensor in place that is used again, and let nothing depend on the class or on the "
+    "requires_grad of a parameter"
+)
 _UNSEEDED = (
     "What is drawn in training must follow from a seed, and {} gives other values with the same "
     "one; draw by torch, NumPy or `random`, or by nn.Dropout layers."
@@ -87,12 +91,14 @@ def check(
                 layers = _check_passes(parts, x, outputs)
                 parts = with_seeded_draws(parts, layers)
                 _check_rows(parts, x[:_ROWS])
+                _check_weights_unchanged(parts, x)
                 if layers:
                     _check_same(parts, parts, x, _UNSEEDED.format(layers[0]))
                 if varying:
                     reseeded = with_seeded_draws(parts_from(builds[2]), layers)
                     _check_same(parts, reseeded, x, _seed_message(varying[0]))
-            with _check_unchanged(parts, "in training"):
+            with torch.enable_grad(), _check_unchanged(parts, "in training"):
+                _check_own_parameters(parts, x)
                 _check_gradients(parts, builds[1], x[:_ROWS])
     return parts
 
@@ -108,10 +114,11 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
 
     Raises:
         ModelError: A layer is compiled, a parameter or buffer is complex, or a parameter is
-            uninitialised or shares memory with another one.
+            uninitialised, has hooks or shares memory with another one.
     """
     for label, layer in named_layers(modules):
-        if isinstance(layer, torch.jit.ScriptModule) or type(layer).__name__ == "OptimizedModule":
+        compiled = isinstance(layer, torch.jit.ScriptModule) or layer._compiled_call_impl
+        if compiled or type(layer).__name__ == "OptimizedModule":
             raise ModelError(
                 f"A run cannot use {label}, which is compiled; leave out torch.jit and "
                 "torch.compile."
@@ -124,6 +131,11 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
                 raise ModelError(
                     f"The values of a network must exist, and '{name}' has none yet, since its "
                     "layer is a lazy one; call the network once on an example before."
+                )
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise ModelError(
+                    f"Parameters may have no hooks, which copies lack, and '{name}' has one; "
+                    "change the gradient in `forward`, by a torch.autograd.Function."
                 )
         for name, tensor in [*parameters.items(), *module.named_buffers(part)]:
             if tensor.is_complex():
@@ -180,6 +192,11 @@ def _check_builds(first: Modules, repeated: Modules, reseeded: Modules) -> list[
         for name, parameter in layer.named_parameters(recurse=False)
         if parameter.requires_grad
     }
+    if not theta:
+        raise ModelError(
+            "A network must have parameters to train, and all of this one are frozen; set "
+            "requires_grad of those that are to learn."
+        )
     attributes = []
     for name in differences(state, reseeded_state):
         if not isinstance(state.get(name), Tensor):
@@ -327,12 +344,12 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     pool = torch.cat([x, 1 - 30 * x])
     try:
         alone = _row_by_row(parts, torch.float64)
-        _forward(alone, parameters_of(alone), x.double(), None)
+        for key in _modes(x).values():
+            _forward(alone, parameters_of(alone), x.double(), key)
         pool = pool.double()
     except Exception:  # it fixes a type somewhere; then it is checked in the model's type
         alone = _row_by_row(parts, x.dtype)
     for theta in (parameters_of(alone), _perturbed(parameters_of(alone))):
-        before = tree_map(torch.Tensor.clone, theta)
         for mode, key in _modes(x).items():
             expected = _forward(alone, theta, pool[:_ROWS], key)
             for company, index in _batches(_ROWS):
@@ -351,9 +368,6 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
                             "An answer may depend only on its row and the parameters, and the "
                             f"{part} gives another one {where}; {way_out}."
                         )
-        for part, leaves_before in before.items():
-            for name in differences(leaves_before, theta[part]):
-                raise ModelError(_change_message(f"'{part}.{name}' changes at some weights"))
     rows = [_gradient(alone, theta, row, key=_modes(x)["in training"]) for row in pool[:3].split(1)]
     _check_same_gradient(
         _gradient(alone, theta, pool[:3], key=_modes(x)["in training"]),
@@ -361,6 +375,19 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
         "A batch's gradient must be the sum of its rows' gradients",
         _SEPARATE_ROWS,
     )
+
+
+def _check_weights_unchanged(parts: Parts, x: Tensor) -> None:
+    """Raise ModelError if a pass changes parameters, at weights of this size or at large ones."""
+    for size in (1, 1000):
+        theta = tree_map(lambda leaf, size=size: size * leaf, _perturbed(parameters_of(parts)))
+        before = tree_map(torch.Tensor.clone, theta)
+        for key in _modes(x).values():
+            with suppress(Exception):  # a network need not accept large weights
+                _forward(parts, theta, x, key)
+        for part, leaves_before in before.items():
+            for name in differences(leaves_before, theta[part]):
+                raise ModelError(_change_message(f"'{part}.{name}' changes at some weights"))
 
 
 def _row_by_row(parts: Parts, dtype: torch.dtype) -> Parts:
@@ -417,8 +444,25 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
     return grads
 
 
+def _check_own_parameters(parts: Parts, x: Tensor) -> None:
+    """Raise ModelError if a layer uses parameters that are not registered in the network.
+
+    The registered ones require no gradient here.
+    """
+    with record_layers(parts, []) as results:
+        for key in _modes(x).values():
+            _forward(parts, parameters_of(parts), x, key)
+    for label, out in results:
+        if isinstance(out, Tensor) and out.requires_grad:
+            raise ModelError(
+                "A network may train only its registered parameters, and "
+                f"{label} uses others; make them attributes of their module (no lambda, list or "
+                "hook that holds them), or call requires_grad_(False) on them."
+            )
+
+
 def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
-    """Raise ModelError if the gradient of the parts differs from that of the original modules.
+    """Raise ModelError if outputs or gradient of the parts differ from the original modules'.
 
     Autograd differentiates the modules, torch.func the parts. Layers or closures that hold
     parameters, hooks, and in-place activations can make the two differ.
@@ -432,9 +476,9 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
             modes.callback(setattr, layer, "training", layer.training)
             layer.training = False
         try:
-            cost = _cost(modules[1](modules[0](x.to(like))))
+            outputs = modules[1](modules[0](x.to(like)))
             # With this 0, autograd accepts outputs that have no gradient.
-            cost = cost + torch.zeros((), requires_grad=True)
+            cost = _cost(outputs) + torch.zeros((), requires_grad=True)
             grads = torch.autograd.grad(cost, parameters, allow_unused=True)
         except Exception:  # it fits only the run's type, or changes a leaf in place
             return
@@ -443,15 +487,21 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
         if part_grads and all(grad is None for grad in part_grads.values()):
             raise ModelError(
                 f"A part must be trainable, and no parameter of the {part} gets a gradient; leave "
-                "out .detach(), .item() and torch.no_grad() in `forward`."
+                "out .detach(), .item() and torch.no_grad() in `forward`, or freeze the part "
+                "(requires_grad_(False))."
             )
     copies = {name: quiet_copy(part, like.dtype, like.device) for name, part in parts.items()}
+    theta = tree_map(torch.Tensor.detach, theta)
+    _, found = _forward(copies, theta, x.to(like), None)
+    if not _is_near(found, outputs, outputs):
+        raise ModelError(
+            f"A run must find the outputs that PyTorch finds, and they differ; {_AS_PYTORCH}."
+        )
     _check_same_gradient(
-        _gradient(copies, tree_map(torch.Tensor.detach, theta), x.to(like), key=None),
+        _gradient(copies, theta, x.to(like), key=None),
         expected,
         "A run must find the gradient that PyTorch finds",
-        "use parameters as attributes of their module (no lambda, list or hook that holds them), "
-        "and change no tensor in place that is used again",
+        _AS_PYTORCH,
     )
 
 

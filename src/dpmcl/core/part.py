@@ -197,6 +197,11 @@ def modules_of(network: Network) -> Modules:
         raise ModelError(
             f"A network must return (representation, prediction), two modules, got {modules!r:.80}."
         )
+    for module in modules:
+        modes = [(layer, layer.training) for layer in module.modules()]
+        module.train()  # it may freeze parameters
+        for layer, mode in modes:
+            layer.training = mode
     return modules
 
 
@@ -221,7 +226,8 @@ def part_of(
         dtype: Type of floating-point parameters and buffers.
         device: Device of parameters and buffers.
     """
-    training = copy.deepcopy(module).to(device=device, dtype=dtype).train()
+    training = copy.deepcopy(module).to(device=device, dtype=dtype)
+    training.train()
     training = _with_keyed_dropout(training, lanes)
     if convolutions == "patches":
         training = with_patches(training)
@@ -232,8 +238,10 @@ def part_of(
     tied = {name: first for name, first in _tied_names(training).items() if first in names}
     training = mask_batch_norm(training.requires_grad_(False))
     parameters = dict(training.named_parameters())
+    evaluation = copy.deepcopy(training)
+    evaluation.eval()
     return Part(
-        evaluation=copy.deepcopy(training).eval(),
+        evaluation=evaluation,
         training=training,
         parameters={name: parameters[name] for name in names},
         statistics=take_statistics(training),
