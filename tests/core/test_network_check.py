@@ -335,6 +335,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: rows(normalised),
         "sum of its rows' gradients.*weight|bias",
     ),
+    "dropout of channels that are rows": (
+        lambda: after(nn.Dropout1d()),
+        "Dropout1d .* whole rows of one with 2; use nn.Dropout",
+    ),
     # What depends on the seed, or on nothing at all.
     "a drawn frozen weight": (
         lambda: frozen(drawn=True),

@@ -37,20 +37,30 @@ class KeyedDropout(nn.Module):
         p: Share of values that are set to 0.
         mask_dimensions: Number of leading dimensions of the input along which masks differ (2 for
             the channel-wise forms); None for all.
+        input_dimensions: Number of dimensions of an input with rows; None for any.
         lane: Number of the layer, so that layers that get the same key draw different masks.
     """
 
     key: Tensor
 
-    def __init__(self, p: float, mask_dimensions: int | None, lane: int) -> None:
+    def __init__(
+        self, p: float, mask_dimensions: int | None, input_dimensions: int | None, *, lane: int
+    ) -> None:
         super().__init__()
         self.p, self.mask_dimensions, self.lane = p, mask_dimensions, lane
+        self.input_dimensions = input_dimensions
         self.calls = 0  # in this pass
         self.register_buffer("key", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if self.input_dimensions not in (None, x.dim()):
+            raise ModelError(
+                f"nn.Dropout{self.input_dimensions - 2}d drops channels of inputs with "
+                f"{self.input_dimensions} dimensions, but whole rows of one with {x.dim()}; use "
+                "nn.Dropout, or keep (rows, channels, ...)."
+            )
         dimensions = x.dim() if self.mask_dimensions is None else self.mask_dimensions
         shape = [*x.shape[:dimensions], *[1] * (x.dim() - dimensions)]
         mask = keys.uniform(self.key, shape, self.lane + (self.calls << 32)) >= self.p
@@ -58,12 +68,13 @@ class KeyedDropout(nn.Module):
         return x * mask.to(x.dtype) / (1 - self.p) if self.p < 1 else x * 0
 
 
-_DROPOUT: dict[type[nn.Module], int | None] = {
-    nn.Dropout: None,
-    nn.Dropout1d: 2,
-    nn.Dropout2d: 2,
-    nn.Dropout3d: 2,
+_DROPOUT: dict[type[nn.Module], tuple[int | None, int | None]] = {
+    nn.Dropout: (None, None),
+    nn.Dropout1d: (2, 3),
+    nn.Dropout2d: (2, None),
+    nn.Dropout3d: (2, 5),
 }
+"""`mask_dimensions` and `input_dimensions` of our class for each of PyTorch's."""
 
 
 @dataclass(frozen=True)
@@ -324,7 +335,7 @@ def _with_keyed_dropout(module: nn.Module, lanes: Iterator[int]) -> nn.Module:
     if type(module) in _DROPOUT and module.training:
         p = float(module.p)  # type: ignore[arg-type]
         device = next(module.parameters(), torch.zeros(())).device
-        return KeyedDropout(p, _DROPOUT[type(module)], next(lanes)).to(device)
+        return KeyedDropout(p, *_DROPOUT[type(module)], lane=next(lanes)).to(device)
     for name, child in module._modules.items():  # named_children would skip a repeated layer
         if child is not None:
             setattr(module, name, _with_keyed_dropout(child, lanes))
