@@ -406,6 +406,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: tuple(fixed(m).requires_grad_(False) for m in after()),
         "parameters to train",
     ),
+    "a sparse gradient": (
+        lambda: embedding(sparse=True),
+        "'representation.of.weight' is not; leave",
+    ),
     "recomputation": (
         lambda: rows(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
         r"differentiated by torch\.func\.grad",

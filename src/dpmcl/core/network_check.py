@@ -38,7 +38,7 @@ from dpmcl.core.part import (
     trainable,
     with_seeded_draws,
 )
-from dpmcl.core.tree import leaves, rebuilt, tree_map
+from dpmcl.core.tree import leaves, named_leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
 # Tolerance, relative to the largest value of a column. Rounding in float64 is far below it, but
@@ -441,6 +441,11 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
         grads: Theta = torch.func.grad(lambda theta: _cost(_forward(parts, theta, x, key)[1]))(
             theta
         )
+    for name, grad in named_leaves(grads, "").items():
+        if grad.layout != torch.strided:
+            raise ModelError(
+                f"Gradients must be dense, and that of '{name[1:]}' is not; leave out sparse=True."
+            )
     return grads
 
 
