@@ -1,6 +1,7 @@
 """A user's own modules: split where they may be, used as they are, or refused."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -24,6 +25,17 @@ class Net(nn.Module):
     def forward(self, x):
         out = self.head(self.body(x))
         return out if self.after is None else self.after(out)
+
+
+class Around(Net):
+    """A backbone and a head, used by a function."""
+
+    def __init__(self, function) -> None:
+        super().__init__(nn.Linear(4, 6), 6)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
 
 
 class Last(nn.Module):
@@ -57,6 +69,34 @@ class Attention(nn.Module):
 
     def forward(self, x):
         return self.attention(x, x, x)[0].mean(1)
+
+
+class Drawing(nn.Module):
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5, self.training or self.always)
+
+
+class Scaled(nn.Module):
+    """A factor that PyTorch does not store with the parameters."""
+
+    def __init__(self, factor) -> None:
+        super().__init__()
+        self._factor = factor
+        self.register_buffer("twice", torch.tensor(2.0 * factor), persistent=False)
+
+    def forward(self, x):
+        return x * self._factor + self.twice
+
+
+def hooked(*hooks):
+    layer = nn.Linear(4, 4)
+    for hook in hooks:
+        layer.register_forward_hook(hook)
+    return layer
 
 
 def images() -> nn.Module:
@@ -126,15 +166,6 @@ def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
     )
 
 
-class Drawing(nn.Module):
-    def __init__(self, always: bool = False) -> None:
-        super().__init__()
-        self.always = always
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x, 0.5, self.training or self.always)
-
-
 def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
     torch.manual_seed(0)
     layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), Drawing(), nn.Linear(6, 6)]
@@ -163,6 +194,16 @@ def test_features_kept_learn_what_rows_would(monkeypatch):
         shares.append(one.learn(x, ["a", "b", "c"] * 10).predict_proba(x))
         assert (one._known.form.body is None) == (len(shares) == 2)
     torch.testing.assert_close(*map(torch.tensor, shares), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(), Drawing(), Scaled(2.0), hooked(lambda own, _, out: out + own.training)]
+)
+def test_rows_are_kept_if_a_layer_behind_the_frozen_ones_computes_otherwise_in_training(layer):
+    module = Net(nn.Sequential(nn.Linear(4, 4), layer), 4)
+    for frozen, is_constant in (["body.0"], isinstance(layer, Scaled)), (["body"], True):
+        one = Learner(module, frozen=frozen, updates=1).learn(torch.rand(8, 4), ["a", "b"] * 4)
+        assert (one._known.form.body is not None) == is_constant
 
 
 def test_rows_behind_a_frozen_body_keep_their_digits():
@@ -204,7 +245,7 @@ def test_modules_that_cannot_be_used_are_refused():
     refused(build(Net(body, 6), before="body"), "not its last step", error=ModelError)
     refused(build(Net(body, 6), before="heap"), "Did you mean 'head'", error=ModelError)
     refused(build(Net(body, 6), frozen=["bdy"]), "Did you mean 'body'", error=ModelError)
-    frozen = ["body", "prediction"]
+    frozen = ["body", "head"]
     refused(build(Net(body, 6), frozen=frozen), "Everything is frozen", error=ModelError)
     refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
     embedded = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 4))
@@ -212,29 +253,86 @@ def test_modules_that_cannot_be_used_are_refused():
     drawing = nn.Sequential(nn.Linear(6, 4), Drawing(always=True))
     refused(build((body, drawing)), "prediction.1: Drawing draws", "evaluation", error=ModelError)
     refused(lambda: own_network(3), "a module, two modules", error=ModelError)
+    only_head = "the rest of it uses that layer ('Identity' object has no attribute 'weight')"
+    refused(build(Around(lambda net, x: net.head(net.body(x.to(net.head.weight))))), only_head,
+            error=ModelError)  # fmt: skip
+    later = Around(lambda net, x: net.head(net.body(x)).mul_(2 if net.training else 1))
+    refused(build(later), "'head'", "its last step in training", error=ModelError)
     lazy = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 4))
     for module, why in ((lazy, "0.weight' has none yet"), (torch.compile(lazy), "is compiled")):
         refused(lambda module=module: own_network(module), why, error=ModelError)
         refused(build(lambda shape, outputs, own=module: own), why, error=ModelError)
 
 
-class Scaled(nn.Module):
-    """A factor that PyTorch does not store with the parameters."""
+def test_what_cannot_be_copied_is_refused():
+    locked, hooked = nn.Linear(4, 4), nn.Linear(4, 4)
+    locked.lock = threading.Lock()
+    hooked.weight.register_hook(lambda gradient: 5 * gradient)
+    for module, why in ((locked, "cannot pickle '_thread.lock'"), (hooked, "'representation.0.we")):
+        network = nn.Sequential(module, nn.Linear(4, 4))
+        refused(lambda network=network: own_network(network), why, error=ModelError)
 
-    def __init__(self, factor) -> None:
-        super().__init__()
-        self._factor = factor
-        self.register_buffer("twice", torch.tensor(2.0 * factor), persistent=False)
+
+class Cosine(nn.Linear):
+    """A linear layer that is none."""
 
     def forward(self, x):
-        return x * self._factor + self.twice
+        return nn.functional.linear(x, nn.functional.normalize(self.weight, dim=1))
 
 
-def hooked(*hooks):
-    layer = nn.Linear(4, 4)
-    for hook in hooks:
-        layer.register_forward_hook(hook)
-    return layer
+def tied() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    module[2].weight = module[0].weight
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), Cosine(4, 4)), {}),
+        (lambda: nn.Sequential(nn.Linear(4, 4), hooked(lambda _, __, out: 2 * out)), {}),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)), {}),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), {"frozen": "1"}),
+        (tied, {}),
+    ],
+)
+def test_a_last_layer_that_is_more_than_its_width_is_not_replaced(make, settings):
+    network = own_network(make(), **settings)
+    refused(lambda: network.build((4,), 8), "A plain nn.Linear replaces", error=ModelError)
+    if make is not tied:
+        assert type(network.build((4,), 4)[1]) is type(make()[-1])
+
+
+@pytest.mark.parametrize(
+    ("frozen", "before"), [(["1.1"], None), (["1"], None), (["1.1"], "1"), (["1"], "1")]
+)
+def test_the_layer_before_which_a_module_is_split_can_be_frozen(frozen, before):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)))
+    x, settings = torch.rand(1, 4).repeat(8, 1), {"updates": 3, "batch": 8, "optimiser": "sgd"}
+    one = Learner(
+        module, frozen=frozen, before=before, classes=[*"abcd"], method="naive", **settings
+    )
+    one.learn(x, ["b"] * 8)
+    module.get_submodule(frozen[0]).requires_grad_(False)
+    step = torch.optim.SGD(module.parameters(), lr=one._config.method.lr)
+    for _ in range(3):
+        step.zero_grad()
+        nn.functional.cross_entropy(module(x), torch.ones(8, dtype=torch.int64)).backward()
+        step.step()
+    expected = module(x).softmax(-1).double()
+    torch.testing.assert_close(torch.tensor(one.predict_proba(x)), expected, atol=1e-6, rtol=0)
+
+
+def test_one_of_two_modules_can_be_frozen():
+    torch.manual_seed(0)
+    pair = nn.Linear(4, 6), nn.Linear(6, 4)
+    settings = {"classes": [*"abcd"], "updates": 1}
+    for frozen, other in (("representation", "prediction"), ("prediction", "representation")):
+        one = Learner(pair, frozen=[frozen], **settings).learn(torch.rand(8, 4), ["a", "b"] * 4)
+        theta = one._known.run.replicas.theta
+        assert theta[frozen] == {}
+        assert len(theta[other]) == 2
 
 
 @pytest.mark.parametrize(
@@ -245,6 +343,10 @@ def hooked(*hooks):
         (lambda: Scaled(1.0), lambda: Scaled(2.0)),
         (hooked, lambda: hooked(lambda _, __, out: 2 * out)),
         (lambda: nn.Linear(4, 4), lambda: nn.Linear(4, 4).requires_grad_(False)),
+        (
+            lambda: torch.fx.symbolic_trace(Around(Net.forward)),
+            lambda: torch.fx.symbolic_trace(Around(lambda net, x: net.body(x))),
+        ),
     ],
 )
 def test_networks_with_equal_parameters_are_told_apart(one, other):

@@ -46,7 +46,7 @@ def hooks_of(layer: nn.Module) -> list[Any]:
         layer: The layer, without its children.
     """
     kinds = [value for name, value in vars(layer).items() if name.endswith("_hooks")]
-    return [hook for hooks in kinds for hook in hooks.values()]
+    return [hook for hooks in kinds if isinstance(hooks, dict) for hook in hooks.values()]
 
 
 def modules_by_mode(parts: Parts) -> tuple[Modules, Modules]:

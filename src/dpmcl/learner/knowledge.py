@@ -8,6 +8,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core import keys
 from dpmcl.core.model import Kind, Model
 from dpmcl.core.network_check import check_embeddings
 from dpmcl.core.part import Modules
@@ -154,6 +155,8 @@ def learn_chunk(
 def with_body(config: Config, form: Form, x: Tensor) -> Form:
     """Return the form with `body` set, if the whole representation is frozen and nothing is scaled.
 
+    It is frozen if it has no trainable parameters and computes the same in training as otherwise.
+
     Args:
         config: Arguments of the learner.
         form: Form of the rows.
@@ -164,9 +167,14 @@ def with_body(config: Config, form: Form, x: Tensor) -> Form:
     """
     if not config.network.frozen or form.scale:
         return form
-    model = _model(config, form, _as_floats(config.floats, x[:36].unique(dim=0)[:6]), 2)
+    x = _as_floats(config.floats, x[:36].unique(dim=0)[:6])
+    model = _model(config, form, x, _outputs(form))
     part = model.parts["representation"]
-    return form if part.parameters or part.statistics else replace(form, body=model)
+    if part.parameters or part.statistics or part.keyed or part.draws:
+        return form
+    in_training, _ = part.apply({}, x, keys.derive(0, keys.Purpose.PROBE))
+    same = torch.equal(in_training, model.features({}, x))
+    return replace(form, body=model) if same else form
 
 
 def stored_inputs(form: Form, x: Tensor) -> Tensor:
@@ -261,9 +269,7 @@ def empty_stream(config: Config, form: Form, like: Examples, outputs: int) -> tu
 
 def _initial_knowledge(config: Config, form: Form, chunk: Mapping[str, Examples]) -> Knowledge:
     """Return the knowledge before the first chunk, with a network for that chunk's shapes."""
-    train, names = chunk["train"], form.labels.names
-    outputs = form.width if form.kind == "regression" else len(names)
-    outputs = outputs if form.fixed else outputs_with_room(outputs)
+    train, outputs = chunk["train"], _outputs(form)
     empty, _ = empty_stream(config, form, train, outputs)
     stream, splits = chunk_stream(empty, None, chunk, number=0, replicas=len(config.seeds))
     stream = fit_scale(stream, splits)
@@ -277,6 +283,12 @@ def _initial_knowledge(config: Config, form: Form, chunk: Mapping[str, Examples]
         evaluated=setup.start,
         seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
     )
+
+
+def _outputs(form: Form) -> int:
+    """Return the number of the network's outputs at the first chunk."""
+    outputs = form.width if form.kind == "regression" else len(form.labels.names)
+    return outputs if form.fixed else outputs_with_room(outputs)
 
 
 def _with_room(

@@ -1,13 +1,16 @@
 """Split a user's module into representation and prediction, and freeze layers."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core.generators import forked
 from dpmcl.core.network_check import check_layers
+from dpmcl.core.network_layers import hooks_of
+from dpmcl.core.part import PARTS
 from dpmcl.exceptions import ModelError, listed, reason, shown, unknown
 
 _BY_HAND = (
@@ -38,7 +41,8 @@ def split_in_two(
     like = next(modules.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((4, *shape), generator=generator).to(like)
-    original = copy.deepcopy(modules).eval()
+    original = copy.deepcopy(modules)
+    original.eval()
     name = before if before is not None else _last_linear(original, x)
     layers = dict(modules.named_modules())
     if name not in layers or not name:
@@ -52,36 +56,31 @@ def split_in_two(
     return modules, prediction
 
 
-def freeze(
-    pair: tuple[nn.Module, nn.Module], modules: Any, names: Sequence[str]
-) -> tuple[nn.Module, nn.Module]:
-    """Freeze layers of both parts, and return the parts.
+def freeze(modules: Any, names: Sequence[str]) -> None:
+    """Freeze layers, in place.
 
     Args:
-        pair: Representation and prediction, which are changed.
-        modules: The user's module or two modules. Layers of one module have their names in it;
-            names for two begin with "representation." or "prediction.".
+        modules: One module, or representation and prediction. Layers of one module have their
+            names in it; names for two begin with "representation" or "prediction".
         names: Names of the layers to freeze.
 
     Raises:
         ModelError: There is no such layer, or nothing is left to train.
     """
-    parts = dict(zip(("representation", "prediction"), pair, strict=True))
+    parts = [("", modules)] if isinstance(modules, nn.Module) else zip(PARTS, modules, strict=True)
     layers = {
-        name.removeprefix("representation.") if isinstance(modules, nn.Module) else name: layer
-        for part, module in parts.items()
-        for name, layer in module.named_modules(prefix=part)
+        name: layer for part, module in parts for name, layer in module.named_modules(prefix=part)
     }
     for name in names:
         if name not in layers:
             raise ModelError(
                 str(unknown("layer", name, [*layers], f"It has {listed(filter(None, layers))}."))
             )
-        for layer in layers[name].requires_grad_(False).eval().modules():
+        layers[name].eval()
+        for layer in layers[name].requires_grad_(False).modules():
             layer.train = _stay_in_evaluation
-    if names and not any(p.requires_grad for module in pair for p in module.parameters()):
+    if not any(p.requires_grad for m in layers.values() for p in m.parameters()):
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
-    return pair
 
 
 def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Module, nn.Module]:
@@ -90,12 +89,24 @@ def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Mo
     Args:
         pair: Representation and prediction.
         outputs: Width of the last linear layer.
+
+    Raises:
+        ModelError: A new layer would not do what the last one does.
     """
     representation, prediction = pair
     linear = [(n, m) for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
     if not linear or linear[-1][1].out_features == outputs:
         return pair
     name, old = linear[-1]
+    everywhere = [p for m in pair for _, p in m.named_parameters(remove_duplicate=False)]
+    shared = any(sum(p is other for other in everywhere) > 1 for p in old.parameters())
+    frozen = not old.weight.requires_grad and any(p.requires_grad for p in everywhere)
+    if type(old) is not nn.Linear or hooks_of(old) or shared or frozen:
+        raise ModelError(
+            f"A plain nn.Linear replaces a last layer whose width is not {outputs}, and this one "
+            f"({shown(old)}) is of another class, frozen, shared or has hooks; name as many "
+            "classes as it has outputs (classes=[...]), or give a function of (shape, outputs)."
+        )
     new = nn.Linear(old.in_features, outputs, bias=old.bias is not None).to(old.weight)
     if not name:
         return representation, new
@@ -138,17 +149,32 @@ def _check_split(
     original: nn.Module, pair: tuple[nn.Module, nn.Module], name: str, x: Tensor
 ) -> None:
     """Raise ModelError if the parts together do not compute what the module computes."""
-    h, g = (copy.deepcopy(module).eval() for module in pair)
-    try:
-        with torch.no_grad():
-            same = torch.equal(g(h(x)), original(x))
-    except Exception:  # the rest of the network does not accept the input of the layer
-        same = False
-    if not same:
-        raise ModelError(
-            f"The network cannot be split before '{name}', since that layer is not its last step; "
-            f"{_BY_HAND}."
-        )
+
+    def results(forward: Callable[[Tensor], Any]) -> Any:
+        with torch.no_grad(), forked(0):
+            return forward(x.clone())
+
+    for mode in ("in training", "in evaluation"):
+        whole, h, g = copies = copy.deepcopy((original, *pair))
+        for module in copies:
+            module.train(mode == "in training")
+        try:
+            expected = results(whole)
+            if not torch.equal(results(whole), expected):
+                continue
+        except Exception:  # as in the line above, the check of the network names the layer
+            continue
+        why = f"that layer is not its last step {mode}"
+        try:
+            same = torch.equal(results(nn.Sequential(h, g)), expected)
+        except Exception as error:  # the rest of the network does not do without the layer
+            same = False
+            if isinstance(error, AttributeError):
+                why = f"the rest of it uses that layer ({reason(error)})"
+        if not same:
+            raise ModelError(
+                f"The network cannot be split before '{name}', since {why}; {_BY_HAND}."
+            )
 
 
 def _stay_in_evaluation(mode: bool = True) -> None:

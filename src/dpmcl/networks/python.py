@@ -13,7 +13,7 @@ from torch import nn
 from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
 from dpmcl.core.network_layers import attributes_of, hooks_of
-from dpmcl.exceptions import ModelError, shown
+from dpmcl.exceptions import ModelError, reason, shown
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import freeze, split_in_two, with_outputs
 
@@ -57,8 +57,9 @@ class Python(NetworkSettings):
             )
         modules = self.modules
         modules = copy.deepcopy(modules(tuple(shape), outputs) if is_factory(modules) else modules)
-        pair = split_in_two(modules, self.before, tuple(shape))
-        return with_outputs(freeze(pair, modules, self.frozen), outputs)
+        if self.frozen:
+            freeze(modules, self.frozen)
+        return with_outputs(split_in_two(modules, self.before, tuple(shape)), outputs)
 
 
 def is_factory(modules: Any) -> bool:
@@ -81,7 +82,7 @@ def own_network(
         frozen: Name or names of layers to freeze.
 
     Raises:
-        ModelError: `modules` is none of these, or a run cannot use a layer.
+        ModelError: `modules` is none of these, or a run cannot use or copy a layer.
     """
     is_pair = isinstance(modules, tuple | list) and len(modules) == 2
     members = modules if is_pair else (modules,)
@@ -94,7 +95,14 @@ def own_network(
         check_layers(members)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
     modules = tuple(modules) if is_pair else modules
-    return Python(before=before, frozen=names, digest=_digest(modules)).holding(modules)
+    try:
+        digest = _digest(modules)
+    except Exception as error:  # cloudpickle raises errors of many types
+        raise ModelError(
+            f"A network is copied, and this one cannot be: {reason(error)}; leave out locks, "
+            "files, generators, compiled functions and results of earlier passes."
+        ) from error
+    return Python(before=before, frozen=names, digest=digest).holding(modules)
 
 
 def _digest(modules: Any) -> str:
@@ -123,7 +131,7 @@ def _add_attributes(out: Any, layer: nn.Module) -> None:
         out.update(name.encode())
         if isinstance(value, torch.Tensor):  # its pickle depends on where it is in memory
             fingerprint.add(out, value)
-        else:
+        elif not isinstance(value, torch.fx.Graph):  # whose code is an attribute too
             plain = isinstance(value, bool | int | float | str)
             out.update(repr(value).encode() if plain else cloudpickle.dumps(value))
 
