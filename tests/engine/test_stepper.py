@@ -7,6 +7,7 @@ import torch
 
 from conftest import TWO_LOOPS, tiny_run
 from dpmcl import plugins
+from dpmcl.core.batch import Batch
 from dpmcl.core.tree import leaves
 from dpmcl.engine import Batched, Looped
 from dpmcl.engine.same_function import is_same
@@ -81,6 +82,19 @@ def test_an_update_that_branches_on_a_value_is_left_as_it_is_and_told(caplog):
     assert after.theta["p"]["w"].tolist() == [40.0]
     (line,) = caplog.messages
     assert line.startswith(FALLS_BACK)
+
+
+def test_an_update_that_reads_values_unseen_is_left_as_it_is_and_told(caplog):
+    def update(state, batches, key):
+        (number,) = batches["new"].x.tolist()
+        return state._replace(theta={"p": {"w": state.theta["p"]["w"] + number}})
+
+    numbers = [torch.tensor([float(n)]) for n in range(6)]
+    steps = [({"new": Batch(x, x, x, x)}, torch.zeros(1, 2)) for x in numbers]
+    with caplog.at_level("INFO", "dpmcl"):
+        after = Stepper(trace_after=2).run(update, a_state(0.0), steps)
+    assert after.theta["p"]["w"].tolist() == [15.0]
+    assert caplog.messages == [FALLS_BACK + "its operations depend on values."]
 
 
 def test_an_update_that_changes_shapes_is_left_as_it_is_and_told(caplog):

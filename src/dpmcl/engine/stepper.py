@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.tree import shapes, tree_map
+from dpmcl.core.network_layers import equal
+from dpmcl.core.tree import leaves, shapes, tree_map
 from dpmcl.engine.same_function import is_same
 from dpmcl.engine.traced import trace
 from dpmcl.exceptions import reason
@@ -19,6 +20,7 @@ Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 
 _TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in about six
 _MAX_KNOWN = 8
+T = TypeVar("T")
 _LOG = logging.getLogger("dpmcl")
 
 
@@ -68,6 +70,8 @@ class Stepper:
             known.runs += 1
             if known.traced is None:
                 state = plain(state, batches, key)
+            elif known.runs == (self._trace_after or 0) + 2:
+                state = _checked(known, plain, state, batches, key)
             else:
                 state = known.traced(state, batches, key)
         return tree_map(torch.Tensor.contiguous, state)
@@ -96,6 +100,21 @@ def _traced_or_none(
     return fast
 
 
-def _copied(tree: Any) -> Any:
+def _checked(known: _Known, plain: Callable[..., State], state: State, *arguments: Any) -> State:
+    """Return the state after an update, and drop the update's trace if it gives another state.
+
+    It does if the update reads values in a way that PyTorch's tracer does not see (`x.tolist()`),
+    and these differ from those of the step that was traced.
+    """
+    assert known.traced is not None
+    expected = plain(state, *arguments)
+    traced = known.traced(_copied(state), *arguments)
+    if not all(map(equal, leaves(expected), leaves(traced))):
+        known.traced = None
+        _LOG.info("An update is not traced, and runs slower: its operations depend on values.")
+    return _copied(expected)
+
+
+def _copied(tree: T) -> T:
     """Return a copy of a tree with contiguous tensors, as a checkpoint holds them."""
     return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), tree)
