@@ -166,6 +166,15 @@ def test_frozen_layers_stay_and_have_no_dropout(tmp_path):
     )
 
 
+def test_a_network_with_another_buffer_is_not_loaded(tmp_path):
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4))
+    module.register_buffer("table", torch.arange(9.0))  # for inputs that no row has
+    Learner(module, updates=1).learn(torch.rand(8, 4), ["a", "b"] * 4).save(tmp_path)
+    Learner.load(tmp_path, model=module)
+    module.table[8] += 1
+    refused(lambda: Learner.load(tmp_path, model=module), "or buffers have other", error=ModelError)
+
+
 def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
     torch.manual_seed(0)
     layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), Drawing(), nn.Linear(6, 6)]

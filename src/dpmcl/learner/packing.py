@@ -57,7 +57,8 @@ class Packed(pydantic.BaseModel):
     Attributes:
         form, chunks, rows, groups, held_out: As for `Knowledge`.
         features: Whether rows are stored as features of a frozen representation.
-        frozen: Fingerprint of the network's frozen parameters, which are not stored.
+        frozen: Fingerprint of the network's frozen parameters and constant buffers, which are not
+            stored.
         outputs: Number of the network's outputs.
         work: Cost of the updates so far.
         memory: Whether the rows of the memory and those held out are among the tensors.
@@ -127,7 +128,7 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
             raise _network_differs(reason(error)) from None
         raise damaged(where, reason(error)) from None
     if state.frozen not in ("", _fingerprint_of_frozen(known)):
-        raise _network_differs("frozen parameters have other values in it")
+        raise _network_differs("frozen parameters or buffers have other values in it")
     saved = tensors.get("tried", answers).to(answers)
     answers = answers[: len(saved)]
     tolerance = _NEAR * float(1 + saved.nan_to_num(0.0, 0.0, 0.0).abs().max())
@@ -178,15 +179,16 @@ def _probe_answers(known: Knowledge) -> Tensor:
 
 
 def _fingerprint_of_frozen(known: Knowledge) -> str:
-    """Return the fingerprint of the parameters that are not trained; empty if there are none."""
+    """Return the fingerprint of frozen parameters and constant buffers; empty if there are none."""
     out, found = hashlib.sha256(), False
     for model in filter(None, (known.setup.model, known.form.body)):
         for label, part in model.parts.items():
-            for name, parameter in part.evaluation.named_parameters(label):
-                if name.removeprefix(f"{label}.") not in part.parameters:
+            module = part.evaluation
+            for name, value in [*module.named_parameters(label), *module.named_buffers(label)]:
+                if name.removeprefix(f"{label}.") not in {**part.parameters, **part.keyed}:
                     found = True
                     out.update(name.encode())
-                    fingerprint.add(out, parameter)
+                    fingerprint.add(out, value)
     return out.hexdigest() if found else ""
 
 
