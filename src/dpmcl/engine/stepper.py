@@ -103,8 +103,8 @@ def _traced_or_none(
 def _checked(known: _Known, plain: Callable[..., State], state: State, *arguments: Any) -> State:
     """Return the state after an update, and drop the update's trace if it gives another state.
 
-    It does if the update reads values in a way that PyTorch's tracer does not see (`x.tolist()`),
-    and these differ from those of the step that was traced.
+    It does if the update reads values without an operation that a recorder sees (`x.tolist()`), and
+    these differ from those of the step that was traced.
     """
     assert known.traced is not None
     expected = plain(state, *arguments)
