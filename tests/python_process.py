@@ -72,7 +72,8 @@ def _run(
     sys.path.insert(0, str(folder))
     kind, *words = arguments
     if kind == "-c":
-        exec(words[0], {"__name__": "__main__"})
+        (printed / "code.py").write_text(words[0], "utf-8")
+        runpy.run_path(str(printed / "code.py"), run_name="__main__")
     elif kind == "-m":
         sys.argv = words
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)

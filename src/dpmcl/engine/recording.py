@@ -52,6 +52,9 @@ def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) 
         function: Function of tensors; returns tensors.
         inputs: Its arguments.
 
+    Returns:
+        The recording, whose graph returns a list of what the function returns.
+
     Raises:
         ValueError: The function asks for values of tensors, so its operations depend on them.
     """
