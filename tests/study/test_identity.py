@@ -342,6 +342,23 @@ def test_merging_says_that_versions_differ(tmp_path):
     assert lines[0].startswith(f"{tmp_path / 'all'}: 1 of er") and "several versions" in lines[1]
 
 
+def test_folders_whose_replicas_draw_their_own_rows_merge_if_their_data_agree(module, tmp_path):
+    module(STREAM)
+    path = tmp_path / "centre"
+    spec = {**TINY_SPEC, "stream": {"name": "plug:Own", "path": str(path)}}
+    for seed, centre in ((0, "1"), (7, "1"), (9, "2")):
+        path.write_text(centre)
+        dpmcl.run(spec, seed=seed, out=tmp_path / str(seed))
+    for centre in ("1", "2"):
+        path.write_text(centre)
+        with pytest.raises(FolderError, match="other data"):
+            merge(tmp_path / "0", [tmp_path / "9"])
+    path.write_text("1")
+    assert merge(tmp_path / "0", [tmp_path / "7"]) == [
+        f"{tmp_path / '0'}: 1 of er from {tmp_path / '7'}"
+    ]
+
+
 def test_merging_compares_the_code_that_methods_share(module, tmp_path):
     spec = {**TINY_SPEC, "network": {"name": "plug:Net", "hidden": 4}}
     for method, text in (("er", PLUGINS), ("naive", PLUGINS + "# edited"), ("joint", PLUGINS)):

@@ -14,6 +14,7 @@ from dpmcl.results.store import Stored
 from dpmcl.study import identity, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.lock import locked
+from dpmcl.training.job import fingerprint_of_data, read_stream
 from dpmcl.training.spec import Spec
 
 
@@ -99,7 +100,7 @@ def _merged_content(
             places,
             way_out="merge it into another folder.",
         )
-    if content.records and content.stream.digest not in ("", theirs.stream.digest):
+    if content.records and not _have_same_data(content, theirs):
         raise FolderError(f"{folders} hold results on other data; merge neither.")
     ours, others = (
         {plugin: hashes for used in stored.code.values() for plugin, hashes in used.items()}
@@ -132,6 +133,22 @@ def _merged_content(
     code = {**theirs.code, **content.code}
     content = replace(content, spec=spec, records=records, stream=theirs.stream, code=code)
     return content, ", ".join(added)
+
+
+def _have_same_data(ours: Stored, theirs: Stored) -> bool:
+    """Return True if two folders hold results on the same data.
+
+    If each replica draws its own, and their fingerprints are of different seeds, both must be those
+    of the data that the spec gives now.
+    """
+    if ours.stream.digest_seed == theirs.stream.digest_seed or not ours.stream.digest:
+        return ours.stream.digest in ("", theirs.stream.digest)
+    spec = Spec.parse(theirs.spec)
+    return all(
+        info.digest_seed is not None
+        and info.digest == fingerprint_of_data(read_stream(spec, (info.digest_seed,)))
+        for info in (ours.stream, theirs.stream)
+    )
 
 
 def _copy_parameters(source: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,7 +32,15 @@ from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
 from dpmcl.training.checkpoints import checkpoint_folder, job_folder, refuse_removed
-from dpmcl.training.job import Job, Outcome, Trainer, read_stream, scaled_and_split, trainer_key
+from dpmcl.training.job import (
+    Job,
+    Outcome,
+    Trainer,
+    fingerprint_of_data,
+    read_stream,
+    scaled_and_split,
+    trainer_key,
+)
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.monitor import MonitorSettings
 from dpmcl.training.spec import Spec
@@ -404,14 +412,13 @@ def _stream_and_info(
     if not spec.stream.shared:
         seed = spec.seeds[0] if before.digest_seed is None else before.digest_seed
         one_replica = stream if seed == spec.seeds[0] else read_stream(spec, (seed,))
-    digest = replace(one_replica, scale=None).digest()
     info = StreamInfo(
         name=stream.name,
         kind=stream.kind,
         tasks=stream.tasks,
         classes=stream.classes,
         scenario=stream.scenario,
-        digest=digest,
+        digest=fingerprint_of_data(one_replica),
         digest_seed=seed,
         fields=stream.fields,
     )

@@ -1,7 +1,7 @@
 """A job: one method of a spec for a group of seeds. All training of a study is done by jobs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -364,6 +364,11 @@ def read_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
         _check_user_stream(spec, stream, seeds)
     check_digits(stream, getattr(torch, spec.dtype))
     return stream
+
+
+def fingerprint_of_data(stream: Stream) -> str:
+    """Return the fingerprint of a stream's data, which does not depend on how they are scaled."""
+    return replace(stream, scale=None).digest()
 
 
 def _build_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
