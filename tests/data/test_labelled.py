@@ -185,3 +185,10 @@ def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, war
 def test_targets_whose_index_has_another_order_are_reported(read, index, warned, caplog):
     read(pd.DataFrame({"a": [0.0, 1.0]}), pd.Series(["no", "yes"], index=index))
     assert any("y.loc[x.index]" in line for line in caplog.messages) == warned
+
+
+def test_a_chunk_that_is_scored_first_is_reported_once(caplog):
+    x, y = pd.DataFrame({"a": [0.0, 1.0]}), pd.Series(["no", "yes"])
+    learner = dpmcl.Learner(updates=1).learn(x, y)
+    learner.score_then_learn(x, y.set_axis([1, 0]))
+    assert sum("y.loc[x.index]" in line for line in caplog.messages) == 1

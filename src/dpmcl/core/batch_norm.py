@@ -86,7 +86,8 @@ class MaskedBatchNorm(_Base):
         if x[:, 0].numel() < 2:
             raise ModelError(
                 "BatchNorm needs two values of each channel in training, got a batch of one row; "
-                "use batch = 2 or more, or nn.GroupNorm."
+                "use batch = 2 or more, with a method that does not train row by row, or "
+                "nn.GroupNorm."
             )
 
 

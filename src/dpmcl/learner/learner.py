@@ -14,6 +14,7 @@ from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
+from dpmcl.data.labelled import warn_if_reordered
 from dpmcl.data.scaling import warn_if_clipped
 from dpmcl.exceptions import SpecError
 from dpmcl.learner import artefact
@@ -430,6 +431,7 @@ class Learner:
         """
         before = math.nan
         if self._known is not None:
+            warn_if_reordered(x, y)
             x = as_table(x)  # a file is read once for both steps
             before = self.evaluate(x, y)
         self.learn(x, y)
