@@ -46,6 +46,14 @@ hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
+LONGEST = ("resume", "on_ray", "studies", "tutorials", "notebooks")
+"""Files with the longest tests. They run first, so that all processes end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)
+
+
 TINY_SPEC: dict[str, Any] = {
     "replicas": 1,
     "stream": {"name": "digits", "tasks": 2},
