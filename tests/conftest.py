@@ -47,7 +47,7 @@ if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
 LONGEST = ("resume", "on_ray", "studies", "tutorials", "notebooks")
-"""Files with the longest tests. They run first, so that all processes end at about the same time."""
+"""Files with the longest tests, which run first, so that all processes end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
