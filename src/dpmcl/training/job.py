@@ -367,7 +367,11 @@ def read_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
 
 
 def fingerprint_of_data(stream: Stream) -> str:
-    """Return the fingerprint of a stream's data, which does not depend on how they are scaled."""
+    """Return the fingerprint of a stream's data, which does not depend on how they are scaled.
+
+    Args:
+        stream: The stream.
+    """
     return replace(stream, scale=None).digest()
 
 
