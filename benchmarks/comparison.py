@@ -1,8 +1,8 @@
 """Compare methods at equal FLOPs, each at the best of the same four learning rates.
 
     python -m benchmarks.comparison digits mnist [--replicas 3] [--memory 200] [--out DIR]
-    python -m benchmarks.comparison digits sine --paper --every-rate --replicas 20
-    python -m benchmarks.comparison mnist --paper --replicas 12
+    python -m benchmarks.comparison digits --paper --every-rate --replicas 20
+    python -m benchmarks.comparison sine --paper --replicas 10
     python -m benchmarks.comparison digits --bytes 340k --replicas 20
 
 Runs all methods on five tasks of two classes. With --paper it runs the methods that show whether

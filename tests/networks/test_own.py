@@ -15,6 +15,17 @@ from dpmcl.learner import chunks, knowledge
 from dpmcl.networks.python import own_network
 
 
+def check_learned_as_by_pytorch(one, module, x):
+    """Check a learner of three updates on 8 rows of class 1 against steps of its module."""
+    step = torch.optim.SGD(module.parameters(), lr=one._config.method.lr)
+    for _ in range(3):
+        step.zero_grad()
+        nn.functional.cross_entropy(module(x), torch.ones(8, dtype=torch.int64)).backward()
+        step.step()
+    expected = module(x).softmax(-1).double()
+    torch.testing.assert_close(torch.tensor(one.predict_proba(x)), expected, atol=1e-6, rtol=0)
+
+
 class Net(nn.Module):
     """A backbone and a head, with what stands between them and after them."""
 
@@ -185,13 +196,7 @@ def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
     one.learn(x, ["b"] * 8)
     for name in names:
         module.get_submodule(name).eval().requires_grad_(False)
-    step = torch.optim.SGD(module.parameters(), lr=one._config.method.lr)
-    for _ in range(3):
-        step.zero_grad()
-        nn.functional.cross_entropy(module(x), torch.ones(8, dtype=torch.int64)).backward()
-        step.step()
-    expected = module(x).softmax(-1).double()
-    torch.testing.assert_close(torch.tensor(one.predict_proba(x)), expected, atol=1e-6, rtol=0)
+    check_learned_as_by_pytorch(one, module, x)
 
 
 def test_features_kept_learn_what_rows_would(monkeypatch):
@@ -324,13 +329,7 @@ def test_the_layer_before_which_a_module_is_split_can_be_frozen(frozen, before):
     )
     one.learn(x, ["b"] * 8)
     module.get_submodule(frozen[0]).requires_grad_(False)
-    step = torch.optim.SGD(module.parameters(), lr=one._config.method.lr)
-    for _ in range(3):
-        step.zero_grad()
-        nn.functional.cross_entropy(module(x), torch.ones(8, dtype=torch.int64)).backward()
-        step.step()
-    expected = module(x).softmax(-1).double()
-    torch.testing.assert_close(torch.tensor(one.predict_proba(x)), expected, atol=1e-6, rtol=0)
+    check_learned_as_by_pytorch(one, module, x)
 
 
 def test_one_of_two_modules_can_be_frozen():

@@ -19,7 +19,6 @@ from dpmcl.core.generators import forked
 from dpmcl.core.network_layers import (
     Parts,
     differences,
-    equal,
     modules_by_mode,
     name_layer_in_errors,
     named_layers,
@@ -38,7 +37,7 @@ from dpmcl.core.part import (
     trainable,
     with_seeded_draws,
 )
-from dpmcl.core.tree import leaves, named_leaves, rebuilt, tree_map
+from dpmcl.core.tree import equal, leaves, named_leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
 # Tolerance, relative to the largest value of a column. Rounding in float64 is far below it, but

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dpmcl.core.generators import states
 from dpmcl.core.part import PARTS, Modules, Part
+from dpmcl.core.tree import equal
 from dpmcl.exceptions import DpmclError, ModelError, reason
 
 Parts = dict[str, Part]
@@ -98,19 +99,6 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """
     names = {**before, **after}
     return [name for name in names if not equal(before.get(name), after.get(name))]
-
-
-def equal(a: Any, b: Any) -> bool:
-    """Return a == b; for tensors, True if type, shape and values are equal (NaN equals NaN).
-
-    Args:
-        a, b: Values of any kind.
-    """
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return type(a) is type(b) and bool(a == b)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 @contextmanager

@@ -165,3 +165,16 @@ def shapes(tree: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
         tree: A tree of tensors.
     """
     return [(tuple(leaf.shape), leaf.dtype) for leaf in leaves(tree)]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return a == b; for tensors, True if type, shape and values are equal (NaN equals NaN).
+
+    Args:
+        a, b: Values of any kind.
+    """
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return type(a) is type(b) and bool(a == b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -88,16 +88,17 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         if function is aten.lift_fresh.default:  # of a constant, which nobody may change
             function = aten.lift_fresh_copy.default
-        kwargs = dict(kwargs or {})
-        results = function(*args, **kwargs)
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        shared = {_storage(leaf): self.layouts[self.node_of(leaf)].memory for leaf in given}
-        node = self.graph.call_function(
-            function, *pytree.tree_map_only(Tensor, self.node_of, (tuple(args), kwargs))
-        )
+        results = function(*args, **(kwargs or {}))
+        given, shape = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        shared: dict[int, int] = {}
+        for number, value in enumerate(given):
+            if isinstance(value, Tensor):
+                given[number] = node = self.node_of(value)
+                shared[_storage(value)] = self.layouts[node].memory
+        node = self.graph.call_function(function, *pytree.tree_unflatten(given, shape))
         if isinstance(results, Tensor):
             self._add(results, node, shared)
-        elif isinstance(results, (tuple, list)):
+        elif isinstance(results, tuple | list):
             for number, result in enumerate(results):
                 if isinstance(result, Tensor):
                     item = self.graph.call_function(operator.getitem, (node, number))

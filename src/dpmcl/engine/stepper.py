@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from dpmcl.core.batch import Batch
-from dpmcl.core.network_layers import equal
-from dpmcl.core.tree import leaves, shapes, tree_map
+from dpmcl.core.tree import equal, leaves, shapes, tree_map
 from dpmcl.engine.same_function import is_same
 from dpmcl.engine.traced import trace
 from dpmcl.exceptions import reason
@@ -21,6 +20,7 @@ Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 _TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in about six
 _MAX_KNOWN = 8
 T = TypeVar("T")
+_UNTRACED = "An update is not traced, and runs slower: %s"
 _LOG = logging.getLogger("dpmcl")
 
 
@@ -95,7 +95,7 @@ def _traced_or_none(
         if shapes(after) != shapes(state):
             raise ValueError("it changes the shapes of its state")
     except Exception as error:  # an error of the update itself is raised when it runs untraced
-        _LOG.info("An update is not traced, and runs slower: %s", reason(error))
+        _LOG.info(_UNTRACED, reason(error))
         return None
     return fast
 
@@ -111,7 +111,7 @@ def _checked(known: _Known, plain: Callable[..., State], state: State, *argument
     traced = known.traced(_copied(state), *arguments)
     if not all(map(equal, leaves(expected), leaves(traced))):
         known.traced = None
-        _LOG.info("An update is not traced, and runs slower: its operations depend on values.")
+        _LOG.info(_UNTRACED, "its operations depend on values.")
     return _copied(expected)
 
 

@@ -147,13 +147,12 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
 
 def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str:
     """Return a title with the stream, the number of replicas, the band and the smoothing."""
-    seeds = sorted({len(record.test.seeds) for record in records.values()})
-    band = ", band: one standard error" if seeds[-1] > 1 else ""
+    counts = [len(record.test.seeds) for record in records.values()]
     note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
-    total = sum(len(record.test.seeds) for record in records.values())
-    frozen = f", {lost} of all {total} diverged" if lost else ""
-    title = f"{shortened(stream.name, 40)}, {replicas_text(seeds)}{frozen}{band}{note}"
+    frozen = f", {lost} of all {sum(counts)} diverged" if lost else ""
+    replicas = f"{replicas_text(counts)}{frozen}{error_text(counts)}"
+    title = f"{shortened(stream.name, 40)}, {replicas}{note}"
     return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
 
@@ -305,6 +304,16 @@ def replicas_text(counts: Collection[int]) -> str:
     low, high = min(counts), max(counts)
     count = str(low) if low == high else f"{low} to {high}"
     return f"{count} replica{'' if count == '1' else 's'}"
+
+
+def error_text(counts: Collection[int], mark: str = "band") -> str:
+    """Return what bands or bars show, as the end of a title; empty if no mean has several replicas.
+
+    Args:
+        counts: Number of replicas of each mean.
+        mark: "band" or "bars".
+    """
+    return f", {mark}: one standard error" if max(counts) > 1 else ""
 
 
 def shortened(name: str, most: int) -> str:

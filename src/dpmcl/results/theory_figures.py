@@ -16,6 +16,7 @@ from dpmcl.results.figures import (
     DASHES,
     PLAIN,
     drawing,
+    error_text,
     mean_and_error,
     name_tasks,
     replicas_text,
@@ -231,4 +232,4 @@ def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
         in_last_task = [position[0] == tasks - 1 for position in values.positions]
         lost += int((~values.taken[:, in_last_task].any(1)).sum())
     frozen = f", {lost} of all {sum(counts)} frozen on the way" if lost else ""
-    return f"{replicas_text(counts)}{frozen}" + ", band: one standard error" * (max(counts) > 1)
+    return f"{replicas_text(counts)}{frozen}{error_text(counts)}"

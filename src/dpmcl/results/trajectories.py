@@ -8,6 +8,7 @@ from dpmcl.results.figures import (
     PLAIN,
     curve,
     drawing,
+    error_text,
     legend,
     replicas_text,
     set_log_scale,
@@ -67,7 +68,6 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
     legend(figure, list(lines.values()), names, fontsize=9, **options)
     counts = {len(record.test.seeds) for run in results for record in run.records.values()}
-    band = ", band: one standard error" * (max(counts) > 1)
-    title = f"{replicas_text(counts)}{band}, smoothed over {SMOOTH:g} tasks"
+    title = f"{replicas_text(counts)}{error_text(counts)}, smoothed over {SMOOTH:g} tasks"
     figure.suptitle(title, fontsize=10)
     return figure

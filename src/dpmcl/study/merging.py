@@ -141,8 +141,10 @@ def _have_same_data(ours: Stored, theirs: Stored) -> bool:
     If each replica draws its own, and their fingerprints are of different seeds, both must be those
     of the data that the spec gives now.
     """
-    if ours.stream.digest_seed == theirs.stream.digest_seed or not ours.stream.digest:
-        return ours.stream.digest in ("", theirs.stream.digest)
+    if not ours.stream.digest:  # version 0.1 did not always have one
+        return True
+    if ours.stream.digest_seed == theirs.stream.digest_seed:
+        return ours.stream.digest == theirs.stream.digest
     spec = Spec.parse(theirs.spec)
     return all(
         info.digest_seed is not None
