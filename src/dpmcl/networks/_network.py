@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
 
@@ -58,3 +59,15 @@ def image_shape(name: str, shape: Sequence[int], least: int) -> tuple[int, int, 
         )
     channels, height, width = shape
     return channels, height, width
+
+
+def dense(*widths: int) -> nn.Sequential:
+    """Return linear layers with ReLU between them.
+
+    Args:
+        widths: Width of the input, and of the output of each layer.
+    """
+    layers: list[nn.Module] = [nn.Linear(widths[0], widths[1])]
+    for inputs, outputs in pairwise(widths[1:]):
+        layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
+    return nn.Sequential(*layers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from dpmcl.core.settings import Positive
-from dpmcl.networks._network import NetworkSettings, image_shape
+from dpmcl.networks._network import NetworkSettings, dense, image_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,7 @@ class LeNet(NetworkSettings):
             nn.Dropout(),
             nn.Flatten(),
         )
-        prediction = nn.Sequential(
-            nn.Linear(16 * rows * columns, self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, outputs),
-        )
+        prediction = dense(16 * rows * columns, self.hidden, self.hidden, outputs)
         return representation, prediction
 
 

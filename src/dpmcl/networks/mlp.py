@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dpmcl.networks._network import NetworkSettings
+from dpmcl.networks._network import NetworkSettings, dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +20,9 @@ class MLP(NetworkSettings):
     def build(self, shape: Sequence[int], outputs: int) -> tuple[nn.Module, nn.Module]:
         width = self.hidden
         representation = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(math.prod(shape), width),
-            nn.ReLU(),
-            nn.Linear(width, width),
-            nn.ReLU(),
+            nn.Flatten(), *dense(math.prod(shape), width, width), nn.ReLU()
         )
-        prediction = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
-        return representation, prediction
+        return representation, dense(width, width, outputs)
 
 
 plugin = MLP

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dpmcl.networks._network import NetworkSettings, image_shape
+from dpmcl.networks._network import NetworkSettings, dense, image_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,8 @@ class OmniNet(NetworkSettings):
             nn.ReLU(),
             nn.Flatten(),
         )
-        prediction = nn.Sequential(
-            nn.Linear((height // 4) * (width // 4) * 64, self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, outputs),
-        )
-        return representation, prediction
+        features = (height // 4) * (width // 4) * 64
+        return representation, dense(features, self.hidden, outputs)
 
 
 plugin = OmniNet

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from dpmcl.exceptions import ModelError
-from dpmcl.networks._network import NetworkSettings
+from dpmcl.networks._network import NetworkSettings, dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +24,7 @@ class SineNet(NetworkSettings):
                 "use network = 'mlp'."
             )
         inputs, width = shape[0], self.hidden
-
-        def three_layers(out: int) -> nn.Module:
-            return nn.Sequential(
-                nn.Linear(inputs, width),
-                nn.ReLU(),
-                nn.Linear(width, width),
-                nn.ReLU(),
-                nn.Linear(width, out),
-            )
-
-        return three_layers(inputs), three_layers(outputs)
+        return dense(inputs, width, width, inputs), dense(inputs, width, width, outputs)
 
 
 plugin = SineNet
