@@ -125,15 +125,8 @@ class MetaTrained(TwoLoop, ABC):
     def evaluated(self, state: State) -> State:
         if self.reading != "original":
             return super().evaluated(state)
-        best = state.extra["right"].argmax()
-
-        def select_best(leaf: Tensor) -> Tensor:
-            chosen = leaf[0]
-            for number in range(1, len(self.rates)):
-                chosen = torch.where(best == number, leaf[number], chosen)
-            return chosen
-
-        online: Theta = tree_map(select_best, state.extra["online"])
+        best = state.extra["right"].argmax(keepdim=True)
+        online: Theta = tree_map(lambda leaf: leaf.index_select(0, best)[0], state.extra["online"])
         return state._replace(theta={**state.theta, **online})
 
     def _pretrain(self, model: Model, outputs: int) -> Update:

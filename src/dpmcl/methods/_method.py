@@ -20,6 +20,7 @@ from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
 from dpmcl.core.cost import RowCost, check_cost, example_outputs
+from dpmcl.core.gradients import gradient
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
 from dpmcl.core.model import Buffers, Model, Theta
 from dpmcl.core.settings import Positive, Rate, Settings
@@ -323,6 +324,20 @@ class Method(Settings, ABC):
             block: Number of batches in a block; None for one batch.
         """
         return Draw("new", self.batch, block=block, replace=self.passes is None)
+
+    def step_on(self, model: Model, draw: str) -> Update:
+        """Return an update that makes one step of theta on the cost of a batch.
+
+        Args:
+            model: The model that `prepare` returned.
+            draw: Name of the batch among the draws of the phase.
+        """
+
+        def update(state: State, batches: Batches, key: Tensor) -> State:
+            grads, J = gradient(model.cost)(state.theta, batches[draw], key[0])
+            return self.descend(state, grads, J)
+
+        return update
 
     def descend(self, state: State, grads: Theta, cost: Tensor | None = None) -> State:
         """Return the state after one step of theta's optimiser.

@@ -109,7 +109,7 @@ class TwoLoop(Method, ABC):
         if self.reading == "box-literal":
             return [
                 Phase("meta", n_meta, {"batch": past}, self._ahead_update(model, n_meta)),
-                Phase("grad", n_grad, {"batch": new}, self._update_from_ahead(model)),
+                self._plain_phase(model, "grad", n_grad, new, parts=self.grad_parts),
             ]
         validation = Draw("memory", self.batch, split="validation")
         if self.reading == "text":
@@ -124,10 +124,14 @@ class TwoLoop(Method, ABC):
     def _plain_phase(
         self, model: Model, name: str, updates: int, draw: Draw, *, parts: Parts
     ) -> Phase:
-        """Return a phase of updates of some parts of theta, each on one batch."""
+        """Return a phase of updates of some parts of theta, with gradients at theta~ if it exists.
+
+        Each update uses one batch.
+        """
 
         def update(state: State, batches: Batches, key: Tensor) -> State:
-            grads, J = _gradient(model, state.theta, batches["batch"], key[0], parts=parts)
+            theta = {**state.theta, **state.extra.get("theta", {})}
+            grads, J = _gradient(model, theta, batches["batch"], key[0], parts=parts)
             return self.descend(state, grads, J)
 
         return Phase(name, updates, {"batch": draw}, update)
@@ -168,16 +172,6 @@ class TwoLoop(Method, ABC):
 
         return update
 
-    def _update_from_ahead(self, model: Model) -> Update:
-        """Return an update of theta with the gradient of J_N at theta~."""
-
-        def update(state: State, batches: Batches, key: Tensor) -> State:
-            ahead = {**state.theta, **state.extra["theta"]}
-            grads, J = _gradient(model, ahead, batches["batch"], key[0], parts=self.grad_parts)
-            return self.descend(state, grads, J)
-
-        return update
-
     def _adapt(
         self, model: Model, theta: Theta, batches: Batch, key: Tensor, *, rule: Optimiser
     ) -> Theta:
@@ -201,13 +195,7 @@ class TwoLoop(Method, ABC):
         """Return gradient and cost of a batch at theta~ = adapt(theta), for `outer_parts`."""
         if self.order == 1:
             return _gradient(model, adapt(theta), batch, key, parts=self.outer_parts)
-
-        def cost(moving: Theta) -> Tensor:
-            return model.cost(adapt({**theta, **moving}), batch, key)
-
-        grads: Theta
-        grads, J = gradient(cost)({part: theta[part] for part in self.outer_parts})
-        return grads, J
+        return _gradient(model, theta, batch, key, parts=self.outer_parts, adapt=adapt)
 
     def _nested_phase(
         self, model: Model, name: str, updates: int, draws: Mapping[str, Draw]
@@ -226,12 +214,18 @@ class TwoLoop(Method, ABC):
 
 
 def _gradient(
-    model: Model, theta: Theta, batch: Batch, key: Tensor, *, parts: Parts
+    model: Model,
+    theta: Theta,
+    batch: Batch,
+    key: Tensor,
+    *,
+    parts: Parts,
+    adapt: Callable[[Theta], Theta] = lambda theta: theta,
 ) -> tuple[Theta, Tensor]:
-    """Return the gradient of the cost with respect to some parts of theta, and the cost."""
+    """Return the gradient of the cost at adapt(theta) by some parts of theta, and this cost."""
 
     def cost(moving: Theta) -> Tensor:
-        return model.cost({**theta, **moving}, batch, key)
+        return model.cost(adapt({**theta, **moving}), batch, key)
 
     grads: Theta
     grads, J = gradient(cost)({part: theta[part] for part in parts})

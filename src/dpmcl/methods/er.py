@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Batches, Method, Phase, State
+from dpmcl.methods._method import Method, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +22,8 @@ class ER(Method):
     stores = "before"
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Batches, key: Tensor) -> State:
-            b_PN = batches["replay"]
-            grads, J_PN = gradient(model.cost)(state.theta, b_PN, key[0])
-            return self.descend(state, grads, J_PN)
-
         draws = {"replay": Draw("memory", self.batch)}
-        return [Phase("replay", self.updates_of(task), draws, update)]
+        return [Phase("replay", self.updates_of(task), draws, self.step_on(model, "replay"))]
 
 
 plugin = ER

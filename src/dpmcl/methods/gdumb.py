@@ -8,12 +8,11 @@ from torch import Tensor
 
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
-from dpmcl.core.gradients import gradient
 from dpmcl.core.memory import Memory, Notes, Offer, keep
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Batches, Method, Phase, State
+from dpmcl.methods._method import Method, Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +50,9 @@ class GDumb(Method):
         return keep(memory_, offer, _rank_in_kind(kind, rank))
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Batches, key: Tensor) -> State:
-            grads, J = gradient(model.cost)(state.theta, batches["held"], key[0])
-            return self.descend(state, grads, J)
-
         held = replace(task, rows=min(self.memory, task.rows_seen))
         draws = {"held": Draw("memory", self.batch, replace=self.passes is None)}
-        return [Phase("anew", self.updates_of(held), draws, update)]
+        return [Phase("anew", self.updates_of(held), draws, self.step_on(model, "held"))]
 
 
 def _rank_in_kind(kind: Tensor, rank: Tensor) -> Tensor:

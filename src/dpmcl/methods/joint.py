@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
-
-from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Batches, Method, Phase, State
+from dpmcl.methods._method import Method, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +28,13 @@ class Joint(Method):
     budget: Literal["seen", "task"] = "seen"
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Batches, key: Tensor) -> State:
-            grads, J = gradient(model.cost)(state.theta, batches["all"], key[0])
-            return self.descend(state, grads, J)
-
         updates = self.updates_of(task)
         if self.budget == "seen" and self.passes is None:
             updates = self.updates * (task.number + 1)
         elif self.budget == "seen":
             updates = self.updates_of(replace(task, rows=task.rows_seen))
-        draw = Draw("all", self.batch, replace=self.passes is None)
-        return [Phase("train", updates, {"all": draw}, update)]
+        draws = {"all": Draw("all", self.batch, replace=self.passes is None)}
+        return [Phase("train", updates, draws, self.step_on(model, "all"))]
 
 
 plugin = Joint

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.methods._method import Batches, Method, Phase, State
+from dpmcl.methods._method import Method, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +17,8 @@ class Naive(Method):
     """
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
-        def update(state: State, batches: Batches, key: Tensor) -> State:
-            b_N = batches["new"]
-            grads, J_N = gradient(model.cost)(state.theta, b_N, key[0])
-            return self.descend(state, grads, J_N)
-
-        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
+        draws = {"new": self.new_rows()}
+        return [Phase("train", self.updates_of(task), draws, self.step_on(model, "new"))]
 
 
 plugin = Naive
