@@ -22,15 +22,6 @@ Convolutions = Literal["native", "patches"]
 Pair = tuple[int, int]
 
 
-def default_convolutions(device: torch.device) -> Convolutions:
-    """Return how to compute convolutions; on a CPU PyTorch's own weight gradient is faster.
-
-    Args:
-        device: Device of a model.
-    """
-    return "patches" if device.type == "cuda" else "native"
-
-
 def with_patches(module: nn.Module) -> nn.Module:
     """Turn the plain two-dimensional convolutions of a module into `PatchedConv2d`, in place.
 

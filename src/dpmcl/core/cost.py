@@ -15,20 +15,22 @@ RowCost = Callable[[Tensor, Tensor], Tensor]
 _ROWS = 6
 
 
-def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> None:
+def check_cost(cost: RowCost, name: str, *, kind: str, width: int, like: Tensor) -> None:
     """Check a cost and its gradient on made-up outputs, row by row and batched.
 
     Args:
         cost: The user's cost function.
         name: Name of the cost in messages.
-        outputs: Made-up outputs (n, outputs), in the model's type.
-        targets: Targets of these outputs.
+        kind: "classification" or "regression".
+        width: Width of the outputs that the cost gets.
+        like: A tensor of the model's type on its device.
 
     Raises:
         ModelError: The cost raises an exception, is not one finite number for each row, mixes rows,
             draws random numbers, changes its arguments, or has no gradient.
     """
     label = f"The cost '{name}'"
+    outputs, targets = _example(kind, width, like)
     try:
         with forked(0):
             costs = cost(outputs, targets)
@@ -62,20 +64,13 @@ def check_cost(cost: RowCost, name: str, outputs: Tensor, targets: Tensor) -> No
         )
 
 
-def example_outputs(kind: str, outputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return made-up outputs and targets for the check of a cost.
-
-    Args:
-        kind: "classification" or "regression".
-        outputs: Width of the network's output.
-        dtype: The model's type.
-    """
-    width = max(outputs, 2) if kind == "classification" else outputs
+def _example(kind: str, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return made-up outputs and targets."""
+    classify = kind == "classification"
+    width = max(width, 2) if classify else width
     generator = torch.Generator().manual_seed(0)
-    values = 2 * torch.randn(_ROWS, width, generator=generator, dtype=dtype)
-    if kind == "classification":
-        return values, torch.arange(_ROWS) % width
-    return values, torch.randn(_ROWS, width, generator=generator, dtype=dtype)
+    outputs, values = torch.randn(2, _ROWS, width, generator=generator, dtype=like.dtype).to(like)
+    return 2 * outputs, torch.arange(_ROWS).to(like.device) % width if classify else values
 
 
 def _check_values(label: str, costs: Tensor, outputs: Tensor) -> None:

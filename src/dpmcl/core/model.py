@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch, weighted_mean
-from dpmcl.core.convolution import Convolutions, default_convolutions
+from dpmcl.core.convolution import Convolutions
 from dpmcl.core.cost import RowCost
 from dpmcl.core.generators import forked
 from dpmcl.core.gradients import count_rows
@@ -111,7 +111,8 @@ class Model:
             ModelError: A run cannot use the network.
         """
         device = device or example.device
-        convolutions = convolutions or default_convolutions(device)
+        if convolutions is None:  # on a CPU PyTorch's own weight gradient is faster
+            convolutions = "patches" if device.type == "cuda" else "native"
 
         def parts_from(modules: Modules) -> dict[str, Part]:
             lanes = iter(range(1 << 20))

@@ -9,7 +9,7 @@ parameters.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -31,6 +31,8 @@ from dpmcl.core.part import (
     Modules,
     Network,
     Theta,
+    converted,
+    modes_restored,
     modules_of,
     parameters_of,
     quiet_copy,
@@ -340,14 +342,9 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     The check is made at the initial weights and at others, since an initial weight of 0 can hide
     a dependence.
     """
+    parts, x = in_float64(parts, x)
     pool = torch.cat([x, 1 - 30 * x])
-    try:
-        alone = _row_by_row(parts, torch.float64)
-        for key in _modes(x).values():
-            _forward(alone, parameters_of(alone), x.double(), key)
-        pool = pool.double()
-    except Exception:  # it fixes a type somewhere; then it is checked in the model's type
-        alone = _row_by_row(parts, x.dtype)
+    alone = _row_by_row(parts, x.dtype)
     for theta in (parameters_of(alone), _perturbed(parameters_of(alone))):
         for mode, key in _modes(x).items():
             expected = _forward(alone, theta, pool[:_ROWS], key)
@@ -387,6 +384,24 @@ def _check_weights_unchanged(parts: Parts, x: Tensor) -> None:
         for part, leaves_before in before.items():
             for name in differences(leaves_before, theta[part]):
                 raise ModelError(_change_message(f"'{part}.{name}' changes at some weights"))
+
+
+def in_float64(parts: Parts, x: Tensor) -> tuple[Parts, Tensor]:
+    """Return parts and inputs in float64, so that rounding cannot explain a difference.
+
+    A network that fixes a type somewhere is returned as it is.
+
+    Args:
+        parts: The parts of a network.
+        x: Inputs (n, ...).
+    """
+    wide = {name: converted(part, torch.float64) for name, part in parts.items()}
+    try:
+        for key in _modes(x).values():
+            _forward(wide, parameters_of(wide), x.double(), key)
+    except Exception:  # layers raise exceptions of many kinds
+        return parts, x
+    return wide, x.double()
 
 
 def _row_by_row(parts: Parts, dtype: torch.dtype) -> Parts:
@@ -475,9 +490,8 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     theta: Any = {part: trainable(module) for part, module in named}
     parameters = leaves(theta)
     like = parameters[0] if parameters else x
-    with ExitStack() as modes:
+    with modes_restored(modules):
         for _, layer in named_layers(modules):
-            modes.callback(setattr, layer, "training", layer.training)
             layer.training = False
         try:
             outputs = modules[1](modules[0](x.to(like)))

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -208,12 +208,25 @@ def modules_of(network: Network) -> Modules:
         raise ModelError(
             f"A network must return (representation, prediction), two modules, got {modules!r:.80}."
         )
-    for module in modules:
-        modes = [(layer, layer.training) for layer in module.modules()]
-        module.train()  # it may freeze parameters
+    with modes_restored(modules):
+        for module in modules:
+            module.train()  # it may freeze parameters
+    return modules
+
+
+@contextmanager
+def modes_restored(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Restore the modes of all layers, training or evaluation, after a block.
+
+    Args:
+        modules: The modules whose layers the block may set to other modes.
+    """
+    modes = [(layer, layer.training) for module in modules for layer in module.modules()]
+    try:
+        yield
+    finally:
         for layer, mode in modes:
             layer.training = mode
-    return modules
 
 
 def part_of(

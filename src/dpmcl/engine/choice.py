@@ -8,8 +8,8 @@ import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial_weights
+from dpmcl.core.network_check import in_float64
 from dpmcl.core.network_layers import record_layers
-from dpmcl.core.part import converted, parameters_of
 from dpmcl.core.tree import at, named_leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
@@ -81,9 +81,7 @@ def group_size(engine: Engine, model: Model, replicas: int, flops: Callable[[], 
     """
     if model.device.type != "cpu":
         return replicas
-    if engine.name == "looped":
-        return 1
-    if replicas == 1:
+    if engine.name == "looped" or replicas == 1:
         return 1
     convolves = has_convolution(model)
     largest = min(MAX_REPLICAS[convolves], max(1, MAX_FLOPS // max(1, flops())))
@@ -117,7 +115,9 @@ def _obstacle(model: Model, example: torch.Tensor) -> str | None:
     """
     for layer in model.parts["representation"].draws:
         return f"cannot be batched in {layer} (it draws from a global generator)"
-    model, example = _in_float64(model.holding(model.init_buffers()), example[:2])
+    parts, example = in_float64(model.parts, example[:2])
+    model = replace(model, parts=parts, dtype=example.dtype)
+    model = model.holding(model.init_buffers())
     key = torch.zeros(2, 2, dtype=torch.int64, device=example.device)
     arguments = initial_weights(model, [0, 1]), torch.stack([example, example]), key
     entered: list[str] = []
@@ -145,19 +145,3 @@ def _obstacle(model: Model, example: torch.Tensor) -> str | None:
         if (mapped[1] - alone).double().norm() > _NEAR * alone.double().norm() + _NEAR:
             return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
     return None
-
-
-def _in_float64(model: Model, x: torch.Tensor) -> tuple[Model, torch.Tensor]:
-    """Return a model and inputs in float64, so that rounding cannot explain a difference.
-
-    A network that cannot run in float64 is returned as it is.
-    """
-    parts = {name: converted(part, torch.float64) for name, part in model.parts.items()}
-    wide = replace(model, parts=parts, dtype=torch.float64)
-    wide = wide.holding(wide.init_buffers())
-    try:
-        for key in (None, torch.zeros(2, dtype=torch.int64, device=x.device)):
-            wide.predict(parameters_of(parts), x.double(), key)
-    except Exception:  # the network fixes a type somewhere
-        return model, x
-    return wide, x.double()

@@ -19,7 +19,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core import memory
 from dpmcl.core.batch import Batch
-from dpmcl.core.cost import RowCost, check_cost, example_outputs
+from dpmcl.core.cost import RowCost, check_cost
 from dpmcl.core.gradients import gradient
 from dpmcl.core.memory import Memory, Notes, Offer, Policy
 from dpmcl.core.model import Buffers, Model, Theta
@@ -376,10 +376,9 @@ class Method(Settings, ABC):
         """
         if self.costing is None:
             return self.prepare(model)
-        rows = example_outputs(
-            model.kind, outputs if model.classes is None else model.classes, model.dtype
-        )
-        check_cost(self.costing, name_of_cost(self.cost), *(t.to(model.device) for t in rows))
+        width = outputs if model.classes is None else model.classes
+        like = torch.empty(0, dtype=model.dtype, device=model.device)
+        check_cost(self.costing, name_of_cost(self.cost), kind=model.kind, width=width, like=like)
         return self.prepare(replace(model, row_cost=self.costing))
 
     def to_table(self) -> dict[str, Any]:
