@@ -109,9 +109,8 @@ class Cell:
 
     def _load(self, state: State, drawn: Drawn) -> None:
         """Copy both into the buffers, and reset the counter to the first step."""
-        pairs = zip(leaves(self._state), leaves(state), strict=True)
-        buffers = self._drawn.first(drawn.steps)
-        for buffer, value in [*pairs, *zip(leaves(buffers), leaves(drawn), strict=True)]:
+        buffers = leaves((self._state, self._drawn.first(drawn.steps)))
+        for buffer, value in zip(buffers, leaves((state, drawn)), strict=True):
             buffer.copy_(value)
         self._counter.zero_()
 

@@ -1,6 +1,7 @@
 """Run an update many times on a CPU; trace it once it has run often enough for that to pay."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 _TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in about six
 _MAX_KNOWN = 8
 T = TypeVar("T")
-_UNTRACED = "An update is not traced, and runs slower: %s"
+_UNTRACED = "An update is not traced, and runs slower: %s."
 _LOG = logging.getLogger("dpmcl")
 
 
@@ -47,7 +48,8 @@ class Stepper:
         mapped: Callable[[Update], Callable[..., State]] = lambda update: update,
         trace_after: int | None = _TRACE_AFTER,
     ) -> None:
-        self._mapped, self._trace_after = mapped, trace_after
+        self._mapped = mapped
+        self._trace_after = math.inf if trace_after is None else trace_after
         self._known: list[_Known] = []
 
     def run(self, update: Update, state: State, steps: Steps) -> State:
@@ -64,13 +66,13 @@ class Stepper:
         for batches, key in steps:
             if known is None:
                 known = self._find(update, shapes((state, batches, key)))
-            if known.runs == self._trace_after and key.device.type == "cpu":
-                known.traced = _traced_or_none(plain, state, batches, key)
-                state = _copied(state)  # leaves that a plain update returned may share memory
+            age = known.runs - self._trace_after
             known.runs += 1
-            if known.traced is None:
+            if age == 0 and key.device.type == "cpu":
+                known.traced = _traced_or_none(plain, state, batches, key)
+            if age <= 0 or known.traced is None:
                 state = plain(state, batches, key)
-            elif known.runs == (self._trace_after or 0) + 2:
+            elif age == 1:
                 state = _checked(known, plain, state, batches, key)
             else:
                 state = known.traced(state, batches, key)
@@ -89,15 +91,18 @@ def _traced_or_none(
     plain: Callable[..., State], state: State, batches: dict[str, Batch], key: torch.Tensor
 ) -> Callable[..., State] | None:
     """Return the traced update, or None if it cannot be traced and must run as it is."""
-    try:
-        fast: Callable[..., State] = trace(plain, tree_map(torch.Tensor.clone, state), batches, key)
-        after = fast(tree_map(torch.Tensor.clone, state), batches, key)
+
+    def keeping_shapes(state: State, batches: dict[str, Batch], key: torch.Tensor) -> State:
+        after = plain(state, batches, key)
         if shapes(after) != shapes(state):
             raise ValueError("it changes the shapes of its state")
+        return after
+
+    try:
+        return trace(keeping_shapes, tree_map(torch.Tensor.clone, state), batches, key)
     except Exception as error:  # an error of the update itself is raised when it runs untraced
         _LOG.info(_UNTRACED, reason(error))
         return None
-    return fast
 
 
 def _checked(known: _Known, plain: Callable[..., State], state: State, *arguments: Any) -> State:
@@ -108,10 +113,13 @@ def _checked(known: _Known, plain: Callable[..., State], state: State, *argument
     """
     assert known.traced is not None
     expected = plain(state, *arguments)
-    traced = known.traced(_copied(state), *arguments)
-    if not all(map(equal, leaves(expected), leaves(traced))):
+    try:
+        traced = known.traced(_copied(state), *arguments)
+        if not all(map(equal, leaves(expected), leaves(traced))):
+            raise ValueError("its operations depend on values")
+    except Exception as error:
         known.traced = None
-        _LOG.info(_UNTRACED, "its operations depend on values.")
+        _LOG.info(_UNTRACED, reason(error))
     return _copied(expected)
 
 
