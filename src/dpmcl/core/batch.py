@@ -55,3 +55,27 @@ def weighted_mean(losses: Tensor, w: Tensor) -> Tensor:
     """
     total = w.sum()
     return (losses * w).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+
+class Costs(NamedTuple):
+    """Scalar costs: J_N on b_N, J_P on b_P, J_PN on both; J_P is 0 during the first task."""
+
+    J_N: Tensor
+    J_P: Tensor
+    J_PN: Tensor
+
+
+def costs_of(losses: Tensor, b_N: Batch, b_P: Batch) -> Costs:
+    """Return the three costs from the losses of the rows of b_P u b_N, as `join` orders them.
+
+    Args:
+        losses: Loss of each row (n,), those of b_P first.
+        b_N: Rows of the new task.
+        b_P: Rows of earlier tasks.
+    """
+    past = len(b_P.w)
+    return Costs(
+        weighted_mean(losses[past:], b_N.w),
+        weighted_mean(losses[:past], b_P.w),
+        weighted_mean(losses, torch.cat([b_P.w, b_N.w])),
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.batch import Batch, Costs, costs_of, join, weighted_mean
 from dpmcl.core.gradients import gradient
 from dpmcl.core.model import Model, Parameters
 from dpmcl.core.settings import NonNegative, NonNegativeFloat, Positive
@@ -128,15 +128,15 @@ class DPMCL(Method):
         theta_B = self._theta_B(rows, state, features)
 
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
-            losses = rows.losses(theta_2, features)
-            J = rows.J_P(losses)
+            costs = rows.costs(theta_2, features)
+            J = costs.J_P
             if self.step == "joint":
-                J = J + rows.J_N(losses)
+                J = J + costs.J_N
             if self.eta != 1:
                 J = self.eta * J
             if self.third_term == "off":
                 return J
-            third = rows.mean(losses) - rows.J_PN(theta_B(theta_2, features), features)
+            third = costs.J_PN - rows.J_PN(theta_B(theta_2, features), features)
             return J + self._guarded(third)
 
         (grads_2, grads_features), J = gradient(cost, argnums=(0, 1))(theta_2, features)
@@ -174,32 +174,24 @@ class _Rows:
 
     def __init__(self, model: Model, b_P: Batch, b_N: Batch, key: Tensor) -> None:
         self._model, self._key = model, key
-        self._b_PN, self._past = join(b_P, b_N), b_P.x.shape[0]
+        self._b_P, self._b_N, self._b_PN = b_P, b_N, join(b_P, b_N)
 
     def h(self, theta_1: Parameters) -> Tensor:
         """Return the features of b_PN."""
         return self._model.features(theta_1, self._b_PN.x, self._key, w=self._b_PN.w)
 
-    def losses(self, theta_2: Parameters, features: Tensor) -> Tensor:
-        """Return the loss of each row."""
-        outputs = self._model.outputs(theta_2, features, self._key, w=self._b_PN.w)
-        return self._model.losses(outputs, self._b_PN.y)
-
-    def J_P(self, losses: Tensor) -> Tensor:
-        """Return the cost of earlier rows from the loss of each row of b_PN."""
-        return weighted_mean(losses[: self._past], self._b_PN.w[: self._past])
-
-    def J_N(self, losses: Tensor) -> Tensor:
-        """Return the cost of the new task's rows from the loss of each row of b_PN."""
-        return weighted_mean(losses[self._past :], self._b_PN.w[self._past :])
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """Return the cost of all rows from the loss of each."""
-        return weighted_mean(losses, self._b_PN.w)
+    def costs(self, theta_2: Parameters, features: Tensor) -> Costs:
+        """Return J_N, J_P and J_PN."""
+        return costs_of(self._losses(theta_2, features), self._b_N, self._b_P)
 
     def J_PN(self, theta_2: Parameters, features: Tensor) -> Tensor:
-        """Return the cost of all rows."""
-        return self.mean(self.losses(theta_2, features))
+        """Return J_PN alone, as the look-ahead needs it."""
+        return weighted_mean(self._losses(theta_2, features), self._b_PN.w)
+
+    def _losses(self, theta_2: Parameters, features: Tensor) -> Tensor:
+        """Return the loss of each row of b_PN."""
+        outputs = self._model.outputs(theta_2, features, self._key, w=self._b_PN.w)
+        return self._model.losses(outputs, self._b_PN.y)
 
 
 plugin = DPMCL

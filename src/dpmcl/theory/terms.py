@@ -22,17 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.batch import Batch, Costs, costs_of, join, weighted_mean
 from dpmcl.core.model import Model, Parameters, Theta
 from dpmcl.optimisers._optimiser import Optimiser
-
-
-class Costs(NamedTuple):
-    """Scalar costs: J_N on b_N, J_P on b_P, J_PN on both; J_P is 0 during the first task."""
-
-    J_N: Tensor
-    J_P: Tensor
-    J_PN: Tensor
 
 
 class Sensitivity(NamedTuple):
@@ -86,7 +78,7 @@ def sensitivity(
     def J(theta: Theta, dx: Tensor, dy: Tensor) -> tuple[Tensor, Costs]:
         dx, dy = (torch.cat([d.new_zeros(len(b_P.x), *d.shape[1:]), d]) for d in (dx, dy))
         losses = _moved_losses(model, theta, b_PN, (dx, dy), features=features)
-        costs = _costs(losses, b_N, b_P)
+        costs = costs_of(losses, b_N, b_P)
         return costs.J_N + costs.J_P, costs
 
     gradients = torch.func.grad(J, argnums=(0, 1, 2), has_aux=True)
@@ -194,13 +186,3 @@ def _moved_losses(
     seen = seen + dx if features else seen
     y = batch.y + dy if batch.y.is_floating_point() else batch.y
     return model.losses(model.answer(theta, seen, x), y)
-
-
-def _costs(losses: Tensor, b_N: Batch, b_P: Batch) -> Costs:
-    """Return the costs from the losses of rows, of which those of b_P come first."""
-    past = b_P.x.shape[0]
-    return Costs(
-        weighted_mean(losses[past:], b_N.w),
-        weighted_mean(losses[:past], b_P.w),
-        weighted_mean(losses, torch.cat([b_P.w, b_N.w])),
-    )
