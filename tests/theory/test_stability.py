@@ -15,7 +15,8 @@ from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.methods.er import ER
-from dpmcl.theory.stability import CONDITIONS, Reading, broken
+from dpmcl.theory.readings import Readings
+from dpmcl.theory.stability import CONDITIONS, Reading
 from dpmcl.training.monitor import MonitorSettings
 
 SEEDS = tuple(range(100))
@@ -126,5 +127,6 @@ def test_a_broken_assumption_is_named_before_the_cost_has_doubled(name):
 
 
 def test_what_was_not_measured_breaks_nothing():
-    nothing = np.full((2, len(Reading._fields)), np.nan)
-    assert not any(where.any() for where in broken(nothing).values())
+    nothing = Readings((0, 1), ((0, 0, 0),), np.full((2, 1, len(Reading._fields)), np.nan))
+    assert not nothing.taken.any()
+    assert not any(where.any() for where in nothing.broken.values())

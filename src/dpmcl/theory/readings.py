@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpmcl.theory.stability import Reading, broken, taken
+from dpmcl.theory.stability import CONDITIONS, Reading
 
 Watched = Literal["terms", "stability"]
 
@@ -33,7 +33,7 @@ class Readings:
     @property
     def taken(self) -> np.ndarray:
         """Return the mask of the readings that were taken, bool (replicas, readings)."""
-        return taken(self.values)
+        return np.asarray(~np.isnan(self["J_theta"]) | ~np.isnan(self["J"]))
 
     @property
     def broken(self) -> dict[str, np.ndarray]:
@@ -41,4 +41,5 @@ class Readings:
 
         Each mask is bool (replicas, readings).
         """
-        return broken(self.values)
+        with np.errstate(over="ignore"):
+            return {name: each.broken(self) & self.taken for name, each in CONDITIONS.items()}

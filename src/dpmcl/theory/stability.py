@@ -138,14 +138,15 @@ class Condition:
 
     Attributes:
         rule: The condition, in words for messages.
-        shows: Function of the quantities by name; returns the one that a message reports.
-        broken: Function of the quantities by name; returns where the condition fails, bool.
+        shows: Function of the readings r, whose quantities are r[name]; returns the one that a
+            message reports.
+        broken: Function of the readings; returns where the condition fails, bool.
         advice: Remedy, in words for messages.
     """
 
     rule: str
-    shows: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    broken: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    shows: Callable[[Any], np.ndarray]
+    broken: Callable[[Any], np.ndarray]
     advice: str
 
 
@@ -195,36 +196,3 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
 }
 """The conditions that a monitor checks at each reading, by name, in the order of its messages."""
-
-
-def broken(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, for each condition, the mask of the readings at which it fails, bool (...).
-
-    Args:
-        values: Readings (..., quantities), in the order of `Reading`; NaN where nothing was
-            measured.
-    """
-    quantities, measured = quantities_by_name(values), taken(values)
-    with np.errstate(over="ignore"):
-        return {
-            name: condition.broken(quantities) & measured for name, condition in CONDITIONS.items()
-        }
-
-
-def taken(values: np.ndarray) -> np.ndarray:
-    """Return the mask of the readings that were taken, bool (...).
-
-    Args:
-        values: Readings (..., quantities), in the order of `Reading`.
-    """
-    quantities = quantities_by_name(values)
-    return np.asarray(~np.isnan(quantities["J_theta"]) | ~np.isnan(quantities["J"]))
-
-
-def quantities_by_name(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the quantities of readings by name, each (...).
-
-    Args:
-        values: Readings (..., quantities), in the order of `Reading`.
-    """
-    return {name: values[..., i] for i, name in enumerate(Reading._fields)}

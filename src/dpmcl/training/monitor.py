@@ -24,7 +24,7 @@ from dpmcl.optimisers.theorem import Drift, Theorem
 from dpmcl.results.record import Divergence
 from dpmcl.theory import discount, terms
 from dpmcl.theory.readings import Readings, Watched
-from dpmcl.theory.stability import CONDITIONS, Reading, broken, quantities_by_name, reading
+from dpmcl.theory.stability import CONDITIONS, Reading, reading
 from dpmcl.training.divergence import report_divergence
 from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
@@ -141,7 +141,7 @@ class Monitor(Observer):
         values = run.values[_READINGS]
         values[:, number] = self._take_readings(setup, run, segment)
         if "stability" in self.settings.watch:
-            self._warn_of_broken(setup, values[:, number : number + 1], number)
+            self._warn_of_broken(setup, values, number)
         task, phase, update = segment.before.position
         diverged = {
             replica: Divergence(task, phase, update + 1, "cost")
@@ -220,14 +220,14 @@ class Monitor(Observer):
         return [int(replica) for replica in np.flatnonzero(above.all(1))]
 
     def _warn_of_broken(self, setup: Setup, values: np.ndarray, number: int) -> None:
-        """Warn of broken conditions. values: those of a reading, (replicas, 1, quantities)."""
-        task, _, update = self._positions[number]
-        for name, where in broken(values).items():
+        """Warn of the conditions that are broken at a reading."""
+        task, _, update = position = self._positions[number]
+        readings = Readings(setup.seeds, (position,), values[:, number : number + 1])
+        for name, where in readings.broken.items():
             if not where.any():
                 continue
             condition = CONDITIONS[name]
-            quantity = condition.shows(quantities_by_name(values[:, 0]))
-            largest = float(np.nanmax(np.where(where[:, 0], quantity, -np.inf)))
+            largest = float(np.nanmax(np.where(where, condition.shows(readings), -np.inf)))
             setup.warn(
                 f"{name}: {condition.rule} broke at update {update} of task {task} "
                 f"('{setup.stream.tasks[task]}') in {int(where.sum())} of {len(where)} replicas "
