@@ -1,11 +1,10 @@
 """ANML (appendix B.5): a network whose features or outputs a second network gates."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dpmcl.core.model import Gate, Model
 from dpmcl.core.settings import Positive, Rate
-from dpmcl.exceptions import SpecError
 from dpmcl.methods._meta_trained import MetaTrained
 
 
@@ -54,15 +53,6 @@ class ANML(MetaTrained):
     meta_lr: Rate = 1e-3
     trajectory: Positive = 20
     queries: Positive = 64
-
-    def __post_init__(self) -> None:
-        reading: Any = self.reading
-        if reading == "box-literal":
-            raise SpecError(
-                "reading = 'box-literal' is of OML's and CML's boxes; ANML's has no theta~, and "
-                "reading = 'box' follows it to the letter."
-            )
-        super().__post_init__()
 
     def prepare(self, model: Model) -> Model:
         return model.gated(self.gate)
