@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from dpmcl.core import keys, memory
 from dpmcl.core.errors import Errors
 from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Offer
-from dpmcl.core.model import Model, Theta
+from dpmcl.core.model import Kind, Model, Theta
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
@@ -64,9 +65,6 @@ TINY_SPEC: dict[str, Any] = {
     "device": "cpu",
     "workers": 1,
 }
-
-PAPER = ("naive", "er", "dpmcl", "oml", "cml", "anml", "joint")
-"""Methods that are tested with every setting; the others step theta by the same `descend`."""
 
 TWO_LOOPS = ("oml", "cml", "anml")
 
@@ -252,6 +250,21 @@ def memory_of(splits, seeds, task, capacity, name="train"):
     return stack(memories)
 
 
+class Layer(nn.Module):
+    """A layer of one function, and the attributes that it uses."""
+
+    def __init__(self, function: Callable[..., Any], fill: Any = None, **attributes: Any) -> None:
+        super().__init__()
+        if fill:
+            fill(self)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
 def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.Module]:
     """h: 2 -> 8 -> 8, g: 8 -> 8 -> outputs."""
     h = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(dropout))
@@ -261,13 +274,16 @@ def tiny_network(outputs: int = 6, dropout: float = 0.0) -> tuple[nn.Module, nn.
 
 def tiny_model(stream: Stream, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> Model:
     """A model for the tiny stream."""
-    return Model.build(
-        lambda: tiny_network(stream.outputs, dropout),
-        stream.kind,
-        stream.example(dtype),
-        stream.outputs,
-        dtype=dtype,
-    )
+    return _tiny_model(stream.kind, stream.outputs, dtype, dropout, stream.x.device)
+
+
+@cache
+def _tiny_model(
+    kind: Kind, outputs: int, dtype: torch.dtype, dropout: float, device: torch.device
+) -> Model:
+    """The model; made once, since its check takes longer than many a tiny run."""
+    example = torch.linspace(-3, 3, 16, dtype=dtype, device=device).view(8, 2)
+    return Model.build(lambda: tiny_network(outputs, dropout), kind, example, outputs, dtype=dtype)
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(log_
         head, module.fc = module.fc, nn.Identity()
         return module, head
 
-    x, y = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+    x, y = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
     model = Model.build(network, "classification", x, 3)
     assert choose("auto", model, x, replicas=2, batch=6).name == "batched"
     assert not log_lines
@@ -220,10 +220,9 @@ def test_resnet18_trains_alike_mapped_and_alone_and_is_evaluated_row_by_row(log_
 
     theta, buffers = initial_weights(model, [0, 1]), stack([model.init_buffers()] * 2)
     alone = model.init(1), model.init_buffers()
-    for _ in range(2):
-        theta, buffers = torch.func.vmap(update)(theta, buffers)
-        alone = update(*alone)
+    theta, buffers = torch.func.vmap(update)(theta, buffers)
+    alone = update(*alone)
     torch.testing.assert_close(at((theta, buffers), 1), alone, rtol=1e-9, atol=1e-9)
-    assert int(alone[1]["representation"]["bn1.num_batches_tracked"]) == 2
+    assert int(alone[1]["representation"]["bn1.num_batches_tracked"]) == 1
     held = model.holding(alone[1])
     torch.testing.assert_close(held.predict(alone[0], x)[2:3], held.predict(alone[0], x[2:3]))

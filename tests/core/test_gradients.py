@@ -1,21 +1,15 @@
 """Gradients are autograd's, and what they cost is counted where it is asked for."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import nn
 
-import dpmcl
 from conftest import tiny_model, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import Work, counting, gradient
 from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves, tree_map
-from dpmcl.data.sampling import Draw
-from dpmcl.methods._method import Phase
 from dpmcl.methods.dpmcl import DPMCL
-from dpmcl.methods.naive import Naive
 
 
 @pytest.fixture
@@ -42,19 +36,6 @@ def test_the_gradient_is_autograds(problem):
     for grad, leaf in zip(leaves(grads), leaves(copies), strict=True):
         torch.testing.assert_close(grad, leaf.grad, rtol=1e-12, atol=1e-14)
         assert leaf.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("argnums", "expected"),
-    [(0, [6.0, 20.0]), (1, [1.0, 4.0]), ((0, 1), [[6.0, 20.0], [1.0, 4.0]])],
-)
-def test_the_gradient_by_each_argument(argnums, expected):
-    a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
-    grads, value = gradient(lambda a, b: (a**2 * b).sum(), argnums=argnums)(a, b)
-    assert tree_map(torch.Tensor.tolist, grads) == (
-        tuple(expected) if isinstance(argnums, tuple) else expected
-    )
-    assert value == 23.0
 
 
 def test_a_gradient_of_a_gradient():
@@ -171,29 +152,3 @@ def test_a_failed_gradient_leaves_no_trace(problem):
             gradient(fail)(torch.ones(1))
         model.cost(theta, batch)
     assert counted(work) == (1, 0, 0, 12)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfRows(Naive):
-    """Naive, with the gradient of each row taken by itself."""
-
-    def phases(self, model, task):
-        def update(state, batches, key):
-            def of_one(row):
-                alone = tree_map(lambda leaf: leaf[None], row)
-                return gradient(model.cost)(state.theta, alone, key[0])[0]
-
-            grads = torch.func.vmap(of_one, chunk_size=3)(batches["new"])
-            return self.descend(state, tree_map(lambda leaf: leaf.mean(0), grads))
-
-        return [Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)]
-
-
-@pytest.mark.parametrize("engine", ["looped", "batched"])
-def test_a_record_has_the_work_of_one_replica(engine):
-    settings = {"training": {"updates": 5, "batch": 32}, "network.hidden": 4, "workers": 1}
-    stream = dpmcl.Stream.from_arrays(torch.rand(40, 3), [0, 1] * 20, classes_per_task=2)
-    result = dpmcl.run(stream, methods=[OfRows], replicas=3, engine=engine, settings=settings)
-    (record,) = result.records.values()
-    assert [work.rows_backpropagated for work in record.work.values()] == [5 * 32] * 3
-    assert all(work.flops > 0 for work in record.work.values())

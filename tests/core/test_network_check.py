@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import dpmcl
-from conftest import same_bits
+from conftest import Layer, same_bits
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.part import modules_of, trainable
@@ -27,21 +27,6 @@ Pair = tuple[nn.Module, nn.Module]
 INPUTS, WIDTH, CLASSES = 4, 8, 4
 KEY = torch.tensor([1, 2])
 X = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (6, INPUTS))).float()
-
-
-class Layer(nn.Module):
-    """A layer of one function, and the attributes that it uses."""
-
-    def __init__(self, function: Callable[..., Any], fill: Any = None, **attributes: Any) -> None:
-        super().__init__()
-        if fill:
-            fill(self)
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def first() -> nn.Linear:

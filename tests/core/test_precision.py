@@ -179,8 +179,7 @@ def test_gradients_of_gradients_and_their_trace_are_float32_and_near():
         assert 0 < (a - b).abs().max() < 0.1 * a.abs().max()
 
 
-@pytest.mark.parametrize("convolutions", ["native", "patches"])
-def test_convolutions_too(convolutions):
+def test_convolutions_by_patches_too():
     build = plugins.find("network", "lenet")(hidden=6).build
     x = torch.rand(8, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     full, half = (
@@ -189,7 +188,7 @@ def test_convolutions_too(convolutions):
             "classification",
             x,
             3,
-            convolutions=convolutions,
+            convolutions="patches",
             precision=precision,
         )
         for precision in (None, "bf16")

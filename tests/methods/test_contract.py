@@ -49,8 +49,8 @@ def test_the_first_task_is_learned_and_every_part_moves(name):
     assert rows >= 8 * 2 * 60
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_evaluation_changes_nothing(name):
+@pytest.mark.parametrize("name", ["er", "gdumb", "oml"])
+def test_more_evaluation_changes_nothing(name):
     method = build(name, updates=5)
     outcome = tiny_run(method)
     more = tiny_run(method, evaluation=Evaluation(train=True, future=True))
@@ -61,8 +61,9 @@ def test_evaluation_changes_nothing(name):
     assert np.isfinite(more.errors["train"].values).all()
 
 
-@pytest.mark.parametrize("policy", ["reservoir", "resample"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "policy"), [*((name, "reservoir") for name in METHODS), ("er", "resample")]
+)
 def test_training_sees_no_test_row_no_future_task_and_a_bounded_memory(name, policy, monkeypatch):
     method = build(name, memory=5, updates=10, memory_policy=policy)
     task_of = dict(zip(tiny_stream().row[0].tolist(), tiny_stream().task[0].tolist(), strict=True))

@@ -116,7 +116,7 @@ def test_batched_and_looped_alike(name):
     tree_map(lambda a, b: torch.testing.assert_close(a, b), one.theta, other.theta)
 
 
-@pytest.mark.parametrize("name", ["cml", "anml", "oml"])
+@pytest.mark.parametrize("name", ["cml", "oml"])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
     """Stopped between meta-training and stream, and between two tasks."""
     settings = {"training.batch": 1, "training.passes": 1, "network.hidden": 8, "workers": 1}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dpmcl
-from conftest import TINY_SPEC, refused
+from conftest import TINY_SPEC, Layer, refused
 from dpmcl import Learner, ModelError
 from dpmcl.core.model import Model
 from dpmcl.learner import chunks, knowledge
@@ -49,46 +49,25 @@ class Around(Net):
         return self.function(self, x)
 
 
-class Last(nn.Module):
+def last_state() -> nn.Module:
     """The last state of a GRU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru = nn.GRU(3, 5, batch_first=True)
-
-    def forward(self, x):
-        return self.gru(x)[0][:, -1]
+    gru = nn.GRU(3, 5, batch_first=True)
+    return Layer(lambda self, x: self.gru(x)[0][:, -1], gru=gru)
 
 
-class Embedded(nn.Module):
+def embedded() -> nn.Module:
     """Whole numbers as inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(9, 5)
-
-    def forward(self, x):
-        return self.embedding(x.long()).flatten(1)
+    return Layer(lambda self, x: self.embedding(x.long()).flatten(1), embedding=nn.Embedding(9, 5))
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """Attention within a row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(x, x, x)[0].mean(1)
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    return Layer(lambda self, x: self.attention(x, x, x)[0].mean(1), attention=attention)
 
 
-class Drawing(nn.Module):
-    def __init__(self, always: bool = False) -> None:
-        super().__init__()
-        self.always = always
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x, 0.5, self.training or self.always)
+def drawing(always: bool = False) -> nn.Module:
+    return Layer(lambda self, x: nn.functional.dropout(x, 0.5, self.training or always))
 
 
 class Scaled(nn.Module):
@@ -116,9 +95,9 @@ def images() -> nn.Module:
 
 
 KINDS = {
-    "GRU": (lambda: Net(Last(), 5), (6, 3), "looped"),
-    "embedding": (lambda: Net(Embedded(), 10), (2,), "batched"),
-    "attention": (lambda: Net(Attention(), 4), (3, 4), "batched"),
+    "GRU": (lambda: Net(last_state(), 5), (6, 3), "looped"),
+    "embedding": (lambda: Net(embedded(), 10), (2,), "batched"),
+    "attention": (lambda: Net(attention(), 4), (3, 4), "batched"),
     "BatchNorm and dropout": (lambda: Net(images(), 12), (1, 4, 4), "batched"),
 }
 
@@ -188,7 +167,7 @@ def test_a_network_with_another_buffer_is_not_loaded(tmp_path):
 
 def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
     torch.manual_seed(0)
-    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), Drawing(), nn.Linear(6, 6)]
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), drawing(), nn.Linear(6, 6)]
     module, x = Net(nn.Sequential(*layers), 6), torch.rand(1, 4).repeat(8, 1)
     names = ["body.1", "body.2", "body.3"]
     settings = {"method": "naive", "updates": 3, "batch": 8, "optimiser": "sgd"}
@@ -211,7 +190,7 @@ def test_features_kept_learn_what_rows_would(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Dropout(), Drawing(), Scaled(2.0), hooked(lambda own, _, out: out + own.training)]
+    "layer", [nn.Dropout(), drawing(), Scaled(2.0), hooked(lambda own, _, out: out + own.training)]
 )
 def test_rows_are_kept_if_a_layer_behind_the_frozen_ones_computes_otherwise_in_training(layer):
     module = Net(nn.Sequential(nn.Linear(4, 4), layer), 4)
@@ -235,7 +214,7 @@ def test_dpmcl_learns_a_head_behind_a_frozen_body():
 @pytest.mark.parametrize("frozen", [[], ["0"]])
 def test_an_embedding_of_bytes_is_refused(frozen):
     x = torch.randint(0, 9, (20, 4), dtype=torch.uint8)  # divided by 255 they would all be token 0
-    network = nn.Sequential(Embedded(), nn.Linear(20, 3))
+    network = nn.Sequential(embedded(), nn.Linear(20, 3))
     stream = dpmcl.Stream.from_arrays(x, x[:, 0] % 3)
     settings = {"training.updates": 1, "training.batch": 4}
 
@@ -264,8 +243,8 @@ def test_modules_that_cannot_be_used_are_refused():
     refused(build(Net(body, 6), (5,)), "does not take inputs of shape (5,)", error=ModelError)
     embedded = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 4))
     refused(build(embedded), "give an embedding x.long()", error=ModelError)
-    drawing = nn.Sequential(nn.Linear(6, 4), Drawing(always=True))
-    refused(build((body, drawing)), "prediction.1: Drawing draws", "evaluation", error=ModelError)
+    noisy = nn.Sequential(nn.Linear(6, 4), drawing(always=True))
+    refused(build((body, noisy)), "prediction.1: Layer draws", "evaluation", error=ModelError)
     refused(lambda: own_network(3), "a module, two modules", error=ModelError)
     only_head = "the rest of it uses that layer ('Identity' object has no attribute 'weight')"
     refused(build(Around(lambda net, x: net.head(net.body(x.to(net.head.weight))))), only_head,

@@ -6,6 +6,7 @@ import torch
 from conftest import tiny_task
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import SpecError
+from dpmcl.methods._method import Phase
 from dpmcl.methods.naive import Naive
 from dpmcl.optimisers._optimiser import Optimiser, build
 from dpmcl.optimisers._schedule import build_schedule
@@ -119,6 +120,13 @@ def test_the_derivative_of_a_step_is_finite_at_zero_and_right_elsewhere(name, dt
     assert torch.autograd.gradcheck(lambda g: rule.step(theta, {"w": g}, state)[0]["w"], (g,))
 
 
+class Given(Naive):
+    """Steps on gradients that stand where a run puts batches."""
+
+    def phases(self, model, task):
+        return [Phase("train", 12, {}, lambda state, grads, key: self.descend(state, grads))]
+
+
 @pytest.mark.parametrize("over", ["task", "run"])
 @pytest.mark.parametrize("name", ["constant", "cosine", "step"])
 def test_a_schedule_is_pytorchs(name, over):
@@ -128,7 +136,8 @@ def test_a_schedule_is_pytorchs(name, over):
     if name != "constant":
         schedule = {"name": name, "over": over, **schedule}
     settings = {"name": "sgd", "momentum": 0.9}
-    method = Naive(optimiser=settings, lr=LR, updates=12, schedule=schedule)
+    method = Given(optimiser=settings, lr=LR, updates=12, schedule=schedule)
+    (phase,) = method.planned(None, tiny_task())
     generator, task = torch.Generator().manual_seed(0), tiny_task()
     theta = random_tree(generator)
     state = start = method.start(theta, task)._replace(common=method.common(theta))
@@ -149,27 +158,13 @@ def test_a_schedule_is_pytorchs(name, over):
             }[name]()
         for _ in range(12):
             grads = random_tree(generator)
-            update = _counted_descent(method, grads)
-            state = update(state, {}, torch.zeros(1, 2, dtype=torch.int64))
+            state = phase.update(state, grads, torch.zeros(1, 2, dtype=torch.int64))
             for parameter, grad in zip(own, leaves(grads), strict=True):
                 parameter.grad = grad.clone()
             optimiser.step()
             theirs.step()
             for mine, other in zip(leaves(state.theta), own, strict=True):
                 torch.testing.assert_close(mine, other.detach(), rtol=1e-12, atol=1e-12)
-
-
-def _counted_descent(method, grads):
-    """A step on given gradients, as a run makes it of a phase of the method."""
-
-    class Given(type(method)):
-        def phases(self, model, task):
-            (plain,) = super().phases(model, task)
-            return [type(plain)("train", 12, {}, lambda s, *_: self.descend(s, grads))]
-
-    given = Given(**{name: getattr(method, name) for name in method.names()})
-    (phase,) = given.planned(None, tiny_task())
-    return phase.update
 
 
 @pytest.mark.parametrize(
