@@ -246,6 +246,8 @@ def test_modules_that_cannot_be_used_are_refused():
     noisy = nn.Sequential(nn.Linear(6, 4), drawing(always=True))
     refused(build((body, noisy)), "prediction.1: Layer draws", "evaluation", error=ModelError)
     refused(lambda: own_network(3), "a module, two modules", error=ModelError)
+    built = build(lambda shape, outputs: 3, frozen=["body"])
+    refused(built, "a module, two modules", "got 3", error=ModelError)
     only_head = "the rest of it uses that layer ('Identity' object has no attribute 'weight')"
     refused(build(Around(lambda net, x: net.head(net.body(x.to(net.head.weight))))), only_head,
             error=ModelError)  # fmt: skip

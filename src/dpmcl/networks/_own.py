@@ -1,7 +1,7 @@
 """Split a user's module into representation and prediction, and freeze layers."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,66 +18,76 @@ _BY_HAND = (
 )
 
 
+def members_of(modules: Any) -> tuple[nn.Module, ...]:
+    """Return one module or two as a tuple.
+
+    Args:
+        modules: Object of any type.
+
+    Raises:
+        ModelError: It is neither.
+    """
+    members = tuple(modules) if isinstance(modules, tuple | list) else (modules,)
+    if len(members) not in (1, 2) or not all(isinstance(m, nn.Module) for m in members):
+        raise ModelError(
+            "A network of your own is a module, two modules (representation, prediction), or a "
+            f"function of (shape, outputs) that returns either, got {shown(modules)}."
+        )
+    return members
+
+
 def split_in_two(
-    modules: Any, before: str | None, shape: tuple[int, ...]
+    members: tuple[nn.Module, ...], before: str | None, shape: tuple[int, ...]
 ) -> tuple[nn.Module, nn.Module]:
     """Return the representation and the prediction of one module, or two modules as they are.
 
     The two parts of one module are compared with it on made-up rows.
 
     Args:
-        modules: One module, which is changed, or two.
+        members: One module, which is changed, or two.
         before: Name of the layer that becomes the prediction; None for the last linear layer.
         shape: Shape of one input.
 
     Raises:
         ModelError: The module cannot be split before this layer.
     """
-    if isinstance(modules, tuple | list) and len(modules) == 2:
-        return modules[0], modules[1]
-    if not isinstance(modules, nn.Module):
-        raise ModelError(f"A network is one module or two, got {shown(modules)}.")
-    check_layers((modules,))
-    like = next(modules.parameters(), torch.zeros(()))
+    if len(members) == 2:
+        return members
+    check_layers(members)
+    (module,) = members
+    like = next(module.parameters(), torch.zeros(()))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((4, *shape), generator=generator).to(like)
-    original = copy.deepcopy(modules)
+    original = copy.deepcopy(module)
     original.eval()
     name = before if before is not None else _last_linear(original, x)
-    layers = dict(modules.named_modules())
-    if name not in layers or not name:
-        raise ModelError(
-            str(unknown("layer", name, [*layers][1:], f"It has {listed(filter(None, layers))}."))
-        )
-    prediction = layers[name]
+    layers = dict(module.named_modules())
+    prediction = _layer(layers, name)
     parent, _, child = name.rpartition(".")
     setattr(layers[parent], child, nn.Identity())
-    _check_split(original, (modules, prediction), name, x)
-    return modules, prediction
+    _check_split(original, (module, prediction), name, x)
+    return module, prediction
 
 
-def freeze(modules: Any, names: Sequence[str]) -> None:
+def freeze(members: tuple[nn.Module, ...], names: Sequence[str]) -> None:
     """Freeze layers, in place.
 
     Args:
-        modules: One module, or representation and prediction. Layers of one module have their
+        members: One module, or representation and prediction. Layers of one module have their
             names in it; names for two begin with "representation" or "prediction".
         names: Names of the layers to freeze.
 
     Raises:
         ModelError: There is no such layer, or nothing is left to train.
     """
-    parts = [("", modules)] if isinstance(modules, nn.Module) else zip(PARTS, modules, strict=True)
+    parts = zip(PARTS if len(members) == 2 else ("",), members, strict=True)
     layers = {
         name: layer for part, module in parts for name, layer in module.named_modules(prefix=part)
     }
     for name in names:
-        if name not in layers:
-            raise ModelError(
-                str(unknown("layer", name, [*layers], f"It has {listed(filter(None, layers))}."))
-            )
-        layers[name].eval()
-        for layer in layers[name].requires_grad_(False).modules():
+        frozen = _layer(layers, name)
+        frozen.eval()
+        for layer in frozen.requires_grad_(False).modules():
             layer.train = _stay_in_evaluation
     if not any(p.requires_grad for m in layers.values() for p in m.parameters()):
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
@@ -113,6 +123,14 @@ def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Mo
     parent, _, child = name.rpartition(".")
     setattr(prediction.get_submodule(parent), child, new)
     return pair
+
+
+def _layer(layers: Mapping[str, Any], name: str) -> Any:
+    """Return the layer of a name; raise ModelError if there is none."""
+    if name not in layers or not name:
+        names = [*filter(None, layers)]
+        raise ModelError(str(unknown("layer", name, names, f"It has {listed(names)}.")))
+    return layers[name]
 
 
 def _last_linear(module: nn.Module, x: Tensor) -> str:

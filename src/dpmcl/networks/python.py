@@ -13,9 +13,9 @@ from torch import nn
 from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
 from dpmcl.core.network_layers import attributes_of, hooks_of
-from dpmcl.exceptions import ModelError, reason, shown
+from dpmcl.exceptions import ModelError, reason
 from dpmcl.networks._network import NetworkSettings
-from dpmcl.networks._own import freeze, split_in_two, with_outputs
+from dpmcl.networks._own import freeze, members_of, split_in_two, with_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ class Python(NetworkSettings):
         """Return a copy of the settings that holds modules.
 
         Args:
-            modules: One module, two, or a function of (shape, outputs) that returns either.
+            modules: A tuple of one module or two, or a function of (shape, outputs) that returns
+                one module or two.
         """
         settings = replace(self)
         object.__setattr__(settings, "modules", modules)
@@ -56,10 +57,11 @@ class Python(NetworkSettings):
                 "dpmcl.run(..., network=...) with it."
             )
         modules = self.modules
-        modules = copy.deepcopy(modules(tuple(shape), outputs) if is_factory(modules) else modules)
+        modules = modules(tuple(shape), outputs) if is_factory(modules) else modules
+        members = copy.deepcopy(members_of(modules))
         if self.frozen:
-            freeze(modules, self.frozen)
-        return with_outputs(split_in_two(modules, self.before, tuple(shape)), outputs)
+            freeze(members, self.frozen)
+        return with_outputs(split_in_two(members, self.before, tuple(shape)), outputs)
 
 
 def is_factory(modules: Any) -> bool:
@@ -84,17 +86,10 @@ def own_network(
     Raises:
         ModelError: `modules` is none of these, or a run cannot use or copy a layer.
     """
-    is_pair = isinstance(modules, tuple | list) and len(modules) == 2
-    members = modules if is_pair else (modules,)
-    if not is_factory(modules) and not all(isinstance(module, nn.Module) for module in members):
-        raise ModelError(
-            "A network of your own is a module, two modules (representation, prediction), or a "
-            f"function of (shape, outputs) that returns either, got {shown(modules)}."
-        )
     if not is_factory(modules):
-        check_layers(members)
+        modules = members_of(modules)
+        check_layers(modules)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
-    modules = tuple(modules) if is_pair else modules
     try:
         digest = _digest(modules)
     except Exception as error:  # cloudpickle raises errors of many types
@@ -110,14 +105,14 @@ def _digest(modules: Any) -> str:
     out = hashlib.sha256()
     if is_factory(modules):
         out.update(cloudpickle.dumps(modules))
-    for module in modules if isinstance(modules, tuple) else (modules,):
-        if isinstance(module, nn.Module):
-            out.update(repr(module).encode())
-            for name, value in {**module.state_dict(), **dict(module.named_buffers())}.items():
-                out.update(name.encode())
-                fingerprint.add(out, value)
-            for layer in module.modules():
-                _add_attributes(out, layer)
+        return out.hexdigest()[:32]
+    for module in modules:
+        out.update(repr(module).encode())
+        for name, value in {**module.state_dict(), **dict(module.named_buffers())}.items():
+            out.update(name.encode())
+            fingerprint.add(out, value)
+        for layer in module.modules():
+            _add_attributes(out, layer)
     return out.hexdigest()[:32]
 
 
