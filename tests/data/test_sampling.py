@@ -8,7 +8,7 @@ import torch
 from conftest import memory_of, own_rows_stream, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
-from dpmcl.data.sampling import Draw, Supply, draw_rows, probe
+from dpmcl.data.sampling import Draw, Supply, draw_rows
 from dpmcl.data.splits import split
 
 SEEDS = tuple(range(10))
@@ -164,7 +164,7 @@ def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
 
 def test_an_update_that_is_watched_has_keys_of_its_own(stream):
     made, supply = drawn(stream)
-    probed = probe(DRAWS, supply, (1, 0), 7)
+    probed = draw_rows(DRAWS, supply, (1, 0), range(7, 8), purpose=keys.Purpose.PROBE)
     rows = keys.derive(supply.seed[:, None], keys.Purpose.PROBE, 1, 0, step=torch.tensor([7]))
     all_keys = torch.cat([probed.key[:, :, 0], rows, made.key[:, 7]], 1)
     assert len(all_keys.flatten(0, 1).unique(dim=0)) == len(SEEDS) * 4

@@ -143,8 +143,8 @@ class Drawn(NamedTuple):
         present: Mask of the rows that exist, bool, or their weights, float; same shape.
         task: Task that each row belongs to, int64; same shape.
         key: Random keys for the update itself, int64 (replicas, steps, keys, 2).
-        shift: What is added to the inputs (replicas, steps, ...) and targets
-            (replicas, steps, outputs) of draws that are moved.
+        shift: What is added to the inputs and targets of draws that are moved, with a dimension of
+            size 1 for each dimension of the rows: (replicas, steps, [1], 1, ...).
         notes: Notes that a memory keeps with its rows, by name, (*row.shape, ...); only for draws
             from a memory.
         position: Positions of the rows in their split, int64; only for the draw that enters the
@@ -214,23 +214,8 @@ class Drawn(NamedTuple):
         for name, notes in self.notes.items():
             out[name] = out[name]._replace(notes=notes)
         for name, (dx, dy) in self.shift.items():
-            batch, row_dims = out[name], out[name].w.dim() - (not isinstance(replica, int))
-            y = (
-                batch.y + _broadcast(dy, row_dims, replica)
-                if batch.y.is_floating_point()
-                else batch.y
-            )
-            out[name] = batch._replace(x=batch.x + _broadcast(dx, row_dims, replica), y=y)
+            out[name] = out[name]._replace(x=out[name].x + dx, y=out[name].y + dy)
         return out
-
-
-def _broadcast(shift: Tensor, row_dims: int, replica: int | slice) -> Tensor:
-    """Return a shift with a dimension of size 1 for each dimension of the batch that counts rows.
-
-    row_dims: Number of these dimensions.
-    """
-    lead = 0 if isinstance(replica, int) else 1
-    return shift.view(*shift.shape[:lead], *[1] * row_dims, *shift.shape[lead:])
 
 
 def draw_rows(
@@ -286,26 +271,6 @@ def draw_rows(
     )
 
 
-def probe(
-    draws: Mapping[str, Draw], supply: Supply, task_phase: tuple[int, int], update: int
-) -> Drawn:
-    """Draw rows for a measurement before an update.
-
-    The random keys are independent of those of training, so measuring changes no result.
-
-    Args:
-        draws: Draws of the measurement, by name.
-        supply: Rows, memories and seeds to draw from.
-        task_phase: Number of the task in the splits, and number of the phase.
-        update: Number of the update that follows.
-
-    Returns:
-        What was drawn, as one step.
-    """
-    steps = range(update, update + 1)
-    return draw_rows(draws, supply, task_phase, steps, purpose=keys.Purpose.PROBE)
-
-
 class _Context(NamedTuple):
     """Keys (replicas, steps, 2), (task, phase), update numbers (steps,) and lane of a draw."""
 
@@ -354,10 +319,17 @@ def _add_draw(result: Drawn, name: str, draw: Draw, picked: _Picked, *, supply: 
         motion = supply.motion
         assert motion is not None
         if draw.moved == "estimated":
-            steps = position.shape[1]
-            result.shift[name] = (_repeated(motion.x, steps), _repeated(motion.y, steps))
+            row = result.row[name]
+            result.shift[name] = (_beside(motion.x, row), _beside(motion.y, row))
         elif motion.following is not None:
             result.row[name] = motion.following[result.row[name]]
+
+
+def _beside(leaf: Tensor, row: Tensor) -> Tensor:
+    """Return (replicas, ...) as (replicas, steps, 1, ...), for rows (replicas, steps, ...)."""
+    ones = [1] * (row.dim() - 2)
+    out = leaf.view(len(leaf), 1, *ones, *leaf.shape[1:])
+    return out.expand(-1, row.shape[1], *out.shape[2:])
 
 
 def _check_seen(name: str, picked: _Picked, seen: Tensor) -> None:
@@ -377,11 +349,6 @@ def _check_like(name: str, draw: Draw, draws: Mapping[str, Draw]) -> None:
             f"Draw '{name}' must be like another of the same source, batch, block and split, got "
             f"like = '{draw.like}'."
         )
-
-
-def _repeated(leaf: Tensor, steps: int) -> Tensor:
-    """Return a tensor repeated for every step: (replicas, steps, ...)."""
-    return leaf[:, None].expand(-1, steps, *leaf.shape[1:])
 
 
 def _pick(draw: Draw, supply: Supply, context: _Context) -> _Picked:

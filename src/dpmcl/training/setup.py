@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.batch import Batch
+from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Buffers, Model, Theta, initial_weights
 from dpmcl.core.tree import tree_map
 from dpmcl.data.augmentation import Augmentation, augmented
 from dpmcl.data.motion import Motion, motion_of
-from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows, probe, task_weights
+from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows, task_weights
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
@@ -210,7 +211,8 @@ class Setup:
         task, number, update = run.position
         motion = self.motion(task)
         supply = Supply(self.splits, run.memories, self.seed, motion, weighing, self.first_task)
-        drawn = probe(draws, supply, (task, number), update)
+        steps = range(update, update + 1)
+        drawn = draw_rows(draws, supply, (task, number), steps, purpose=Purpose.PROBE)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
 
     def warn(self, message: str, *, once: str | None = None) -> None:
