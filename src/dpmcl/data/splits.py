@@ -44,9 +44,20 @@ class Rows(NamedTuple):
         Args:
             rows: Largest number of rows to keep in each task.
         """
-        _, rank, inside = self.arrivals()
-        count = self.offset.diff(dim=1).clamp(max=rows)
-        return _select(self.row, self.task, inside & (rank < rows), count)
+        return self.where(self.arrivals()[1] < rows)
+
+    def where(self, chosen: Tensor) -> "Rows":
+        """Return some of the rows, in order. Replicas with fewer rows are padded at the end.
+
+        Args:
+            chosen: Mask of the rows to keep, bool (replicas, n).
+        """
+        task, _, inside = self.arrivals()
+        chosen = chosen & inside
+        count = _counts(task, self.offset.shape[1] - 1, chosen.long())
+        first = torch.argsort((~chosen).to(torch.int8), dim=1, stable=True)
+        first = first[:, : int(count.sum(1).max())]
+        return Rows(self.row.gather(1, first), self.task.gather(1, first), _offsets(count))
 
 
 class Splits(NamedTuple):
@@ -108,16 +119,15 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         point = stream.row
         if stream.trajectory is not None:  # counted from 0, since any numbers name trajectories
             point = stream.trajectory.unique(return_inverse=True)[1][stream.row]
-        score = keys.scores(key, int(point.max()) + 1).gather(1, point.expand(replicas, n))
+        point = point.expand(replicas, n)
+        score = keys.scores(key, int(point.max()) + 1).gather(1, point)
         order = torch.argsort(score, dim=1, stable=True)
+        unit = point.gather(1, order)
     else:
-        order = keys.permutation(key, n)
+        order = unit = keys.permutation(key, n)
     shuffled = group.gather(1, order)
     by_group = torch.argsort(shuffled, dim=1, stable=True)
     sorted_group = shuffled.gather(1, by_group)
-    unit = order  # what is split: rows, or trajectories
-    if stream.trajectory is not None:
-        unit = stream.trajectory[stream.row].expand(replicas, n).gather(1, order)
     rank, count = _ranks(sorted_group, unit.gather(1, by_group), len(task_of))
     _check_counts(stream, task_of, count)
     train = (count * shares[0] + 0.5).floor().long().clamp(min=1)
@@ -129,13 +139,10 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     group_of = shuffled.gather(1, by_task)
     row = stream.row.expand(replicas, n).gather(1, order.gather(1, by_task))
     task = task_of[group_of]
-
-    parts, low = [], torch.zeros_like(count)
-    for part in (train, count - train - test, test):
-        high = low + part
-        inside = (rank >= low.gather(1, group_of)) & (rank < high.gather(1, group_of))
-        parts.append(_select(row, task, inside, _counts(task, len(stream.tasks), inside.long())))
-        low = high
+    every = Rows(row, task, _offsets(_counts(task, len(stream.tasks))))
+    begins = [edge.gather(1, group_of) for edge in (train, count - test)]
+    part = (rank >= begins[0]).long() + (rank >= begins[1])
+    parts = [every.where(part == number) for number in range(3)]
     if stream.trajectory is not None:
         _check_trajectories(stream, parts)
     train_rows, validation_rows, test_rows = parts
@@ -173,12 +180,7 @@ def hold_out(splits: Splits, share: float, trajectory: Tensor | None) -> Splits:
         )
     train_count = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
     first = rank < train_count.gather(1, task)
-
-    def part(chosen: Tensor) -> Rows:
-        rows = _counts(task, count.shape[1], chosen.long())
-        return _select(train.row, train.task, chosen, rows)
-
-    return Splits(part(inside & first), splits.validation, part(inside & ~first), splits.background)
+    return Splits(train.where(first), splits.validation, train.where(~first), splits.background)
 
 
 def _background(stream: Stream, replicas: int) -> Rows | None:
@@ -245,16 +247,6 @@ def _blurred(rows: Rows, share: float) -> Rows:
     order = torch.argsort(arrival, dim=1, stable=True)
     offset = _offsets(_counts(arrival, tasks + 1)[:, :-1])
     return Rows(rows.row.gather(1, order), rows.task.gather(1, order), offset)
-
-
-def _select(row: Tensor, task: Tensor, inside: Tensor, count: Tensor) -> Rows:
-    """Return the rows marked by `inside`, in order. Replicas with fewer rows are padded at the end.
-
-    count: Number of these rows in each task, int64 (replicas, tasks).
-    """
-    width = int(count.sum(1).max())
-    first = torch.argsort((~inside).to(torch.int8), dim=1, stable=True)[:, :width]
-    return Rows(row.gather(1, first), task.gather(1, first), _offsets(count))
 
 
 def _offsets(count: Tensor) -> Tensor:
