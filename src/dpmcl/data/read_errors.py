@@ -26,12 +26,16 @@ _BROKEN = (
 
 
 @contextmanager
-def reading(where: str, way_out: str = "replace it by an intact copy") -> Iterator[None]:
+def reading(
+    where: str, way_out: str = "replace it by an intact copy", *, anything: bool = False
+) -> Iterator[None]:
     """Turn an error of reading a file into a DataError.
 
     Args:
         where: Name of the file in errors.
         way_out: What the user can do, for errors.
+        anything: Whether to turn any exception, for libraries that may raise any over a damaged
+            file.
 
     Raises:
         DataError: The file cannot be read.
@@ -40,5 +44,7 @@ def reading(where: str, way_out: str = "replace it by an intact copy") -> Iterat
         yield
     except DpmclError:
         raise
-    except _BROKEN as error:
+    except Exception as error:
+        if not anything and not isinstance(error, _BROKEN):
+            raise
         raise DataError(f"{where} cannot be read ({reason(error)}); {way_out}.") from None

@@ -129,15 +129,15 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
         DataError: The files are damaged, or a package that reads them is not installed.
     """
     cls = torchvision_class(name)
-    try:
-        return [cls(folder, **part) for part in parts]
-    except ImportError as error:
-        raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
-    except Exception as error:  # torchvision's readers can raise anything
-        raise DataError(
-            f"{name} cannot be read from {where} ({reason(error)}); replace its files by the "
-            "published ones, or set stream.root to a folder that is empty, to fetch them."
-        ) from None
+    way_out = (
+        "replace its files by the published ones, or set stream.root to a folder that is empty, to "
+        "fetch them"
+    )
+    with reading(f"{name} in {where}", way_out, anything=True):
+        try:
+            return [cls(folder, **part) for part in parts]
+        except ImportError as error:
+            raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
 
 
 def fetch_parts(

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, needed_for, reason
+from dpmcl.exceptions import DataError, needed_for
 from dpmcl.streams._settings import LabelledSettings, Text
 
 
@@ -61,15 +62,9 @@ def _load(folder: Path) -> Any:
     """Load the data set that is saved in a folder."""
     with needed_for("Stream 'huggingface'", "dpmcl[huggingface]", DataError):
         import datasets
-    try:
+    with reading(str(folder), "save it again with dataset.save_to_disk", anything=True):
         _check_folder(folder)
         return datasets.Dataset.load_from_disk(str(folder), keep_in_memory=False)
-    except DataError:
-        raise
-    except Exception as error:  # from another library, which reads files of any origin
-        raise DataError(
-            f"{folder} cannot be loaded ({reason(error)}); save it again with dataset.save_to_disk."
-        ) from None
 
 
 def _check_folder(folder: Path) -> None:

@@ -311,7 +311,7 @@ def test_damaged_folders(tmp_path):
         unread(path, "files", "not in")
     for text in ("{", '{"_data_files": 3}', "[" * 10_000):
         (path / "state.json").write_text(text)
-        unread(path, "cannot be loaded")
+        unread(path, "cannot be read")
     (path / "state.json").write_text(json.dumps(state))
     shard.write_bytes(outside.read_bytes()[: shard.stat().st_size // 2])
     unread(path)

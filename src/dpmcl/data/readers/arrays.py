@@ -12,7 +12,7 @@ from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.pools import load_mapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, listed, reason
+from dpmcl.exceptions import DataError, listed
 
 _WAY_OUT = "save or fetch it again"
 
@@ -65,15 +65,12 @@ def _read(files: Mapping[str, Any], where: Path) -> dict[str, Any]:
             )
         if part not in files:
             continue
-        try:
+        rule = "must be an array of numbers or text, without Python objects, and"
+        way_out = "save it again, text as np.array(labels, dtype='U')"
+        # NumPy evaluates the header, which can raise any exception.
+        with reading(f"'{part}' in {where} {rule}", way_out, anything=True):
             file = files[part]
             array = load_mapped(file) if isinstance(file, Path) else file
-        except Exception as error:  # NumPy evaluates the header, which can raise any exception
-            raise DataError(
-                f"'{part}' in {where} must be an array of numbers or text, without Python objects, "
-                f"and cannot be read ({reason(error)}); save it again, text as np.array(labels, "
-                "dtype='U')."
-            ) from None
         if not isinstance(array, np.ndarray) or array.dtype.itemsize == 0:
             raise DataError(f"'{part}' in {where} must be an array, and is none; {_WAY_OUT}.")
         arrays[part] = array

@@ -260,12 +260,8 @@ def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | N
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
     kind = kind or ("classification" if y in classes else None)
     dataset = dataset.with_format("arrow", columns=names if x is None else list(fields.values()))
-    try:
+    with reading(f"'{title}'", "write or fetch it again", anything=True):
         dataset.data.validate(full=True)
-    except Exception as error:  # from another library, which reads files of any origin
-        raise DataError(
-            f"'{title}' cannot be read ({reason(error)}); write or fetch it again."
-        ) from None
     if x is None:
         input_classes = {column: classes[column] for column in {*classes} - {y, task}}
         table = _with_class_names(dataset[:], input_classes)

@@ -210,7 +210,5 @@ def _header(path: Path, where: str) -> tuple[str, list[str]]:
         if not path.name.lower().removesuffix(".gz").endswith(".tsv"):
             plain = re.sub(r'"[^"]*"', "", first)
             delimiter = next((mark for mark in ",;\t" if mark in plain), ",")
-        try:
+        with reading(where, "correct it", anything=True):  # csv.Error is none of those of files
             return delimiter, next(csv.reader(chain([first], lines), delimiter=delimiter))
-        except csv.Error as error:
-            raise DataError(f"{where} cannot be read ({error}); correct it.") from None

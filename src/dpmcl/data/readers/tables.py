@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -167,18 +166,13 @@ def read_table(
 
 def _read_columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are left out."""
-    try:
-        with reading(where, "correct it, or write it again"):
-            table = (
-                file_source(source, where)
-                if isinstance(source, Path)
-                else memory_source(source, where)
-            )
-            roles.check(table.names, where)
-            not_read = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
-            read = table.read([column for column in table.names if column not in not_read])
-    except pa.ArrowException as error:
-        raise DataError(f"{where} cannot be read ({error}); correct it.") from None
+    with reading(where, "correct it, or write it again", anything=True):
+        table = (
+            file_source(source, where) if isinstance(source, Path) else memory_source(source, where)
+        )
+        roles.check(table.names, where)
+        not_read = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
+        read = table.read([column for column in table.names if column not in not_read])
     if read.num_rows == 0:
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
     left_out = [column for column in table.names if column in not_read]
