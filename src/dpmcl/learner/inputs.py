@@ -20,7 +20,6 @@ from dpmcl.data.readers.table_sources import file_source, memory_source
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
-_WAY_OUT = "leave the column out"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Inputs:
         """
         if isinstance(x, pa.Table):
             columns = _columns(x)
-            fields = tuple(field_of(column, _WAY_OUT, declared=True) for column in columns)
+            fields = tuple(field_of(column, declared=True) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = inputs_of(x, "Inputs", images=False)
         warn_if_flags(values)
@@ -113,7 +112,7 @@ class Inputs:
                 raise DataError(
                     f"Rows must have the columns of those learned first, and '{name}' is {state}."
                 )
-        blocks = [inputs_of_column(field, columns[field.name], _WAY_OUT) for field in self.fields]
+        blocks = [inputs_of_column(field, columns[field.name]) for field in self.fields]
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
 
@@ -162,8 +161,7 @@ def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
         has = listed(table.column_names)
         raise DataError(f"No column {target!r:.60} in the rows; they have {has}.")
     values = table.column(target)
-    column = Column(target, _WHAT, values)
-    column.check_present("name another target")
+    column = Column(target, _WHAT, values, "name another target")
     if not (text and column.written is not None and column.kind in ("whole", "true/false")):
         values = column.values
     return drop_columns(table, target), values.to_pylist()
@@ -183,4 +181,5 @@ def _columns(table: pa.Table) -> list[Column]:
     """Return the columns of a table; raise DataError if it has no rows or no columns."""
     if not table.num_rows or not table.num_columns:
         raise DataError("There must be rows and columns, and the table lacks them; give it some.")
-    return [Column(name, _WHAT, table.column(name)) for name in table.column_names]
+    way_out = "leave the column out"
+    return [Column(name, _WHAT, table.column(name), way_out) for name in table.column_names]

@@ -33,7 +33,7 @@ _KINDS = (
 
 
 class Column:
-    """A column's values and their type.
+    """A column's values and their type; every row has one.
 
     A text column is read as numbers or true/false if all its texts are written so. A pandas
     Categorical is replaced by its values.
@@ -41,17 +41,18 @@ class Column:
     Attributes:
         name: Name of the column.
         what: Description of the column in errors.
+        way_out: What the user can do instead of correcting the column, for errors.
         categorical: Whether the column was a pandas Categorical.
         written: Texts as they were written, None if the column is not text.
         values: Values, a pyarrow ChunkedArray (rows,).
-        kind: "whole", "floats", "true/false", "text" or "empty".
+        kind: "whole", "floats", "true/false" or "text".
 
     Raises:
-        DataError: The values are of another type, such as dates.
+        DataError: A cell is missing, or the values are of another type, such as dates.
     """
 
-    def __init__(self, name: str, where: str, values: Any) -> None:
-        self.name, self.what = name, f"Column {name!r} of {where}"
+    def __init__(self, name: str, where: str, values: Any, way_out: str) -> None:
+        self.name, self.what, self.way_out = name, f"Column {name!r} of {where}", way_out
         self.categorical = pa.types.is_dictionary(values.type)
         self._as_given = values
         if self.categorical:
@@ -70,34 +71,25 @@ class Column:
                 f"{self.what} must be numbers, text or true/false, got {values.type}; {way_out}, "
                 "or leave the column out (of a stream by `ignore`)."
             )
+        self._check_present()
 
-    def check_present(self, way_out: str) -> None:
-        """Check that no cell is missing.
-
-        Args:
-            way_out: Advice for errors, besides filling the cells.
-
-        Raises:
-            DataError: A cell is missing.
-        """
+    def _check_present(self) -> None:
+        """Raise DataError if a cell is missing."""
         missing = pc.is_null(self.values, nan_is_null=True)
         count = pc.sum(missing).as_py()
         if count == len(self.values):
             raise DataError(
-                f"{self.what} must have values, and all its cells are missing; {way_out}."
+                f"{self.what} must have values, and all its cells are missing; {self.way_out}."
             )
         if count:
             raise DataError(
                 f"{self.what} must have a value in every row; row "
                 f"{pc.index(missing, True).as_py()} lacks one (empty, NA or NaN; {count} in all). "
-                f"Fill or drop these rows, or {way_out}."
+                f"Fill or drop these rows, or {self.way_out}."
             )
 
-    def numbers(self, way_out: str) -> NDArray[np.floating[Any]]:
+    def numbers(self) -> NDArray[np.floating[Any]]:
         """Return the values (rows,), float32 if that keeps their digits, else float64.
-
-        Args:
-            way_out: Advice for errors.
 
         Raises:
             DataError: A value is not finite in float32, or float64 cannot tell values apart.
@@ -109,7 +101,8 @@ class Column:
         if len(bad):
             raise DataError(
                 f"{self.what} must be finite numbers that float32 can hold; row {bad[0]} has "
-                f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or {way_out}."
+                f"{values[bad[0]]} ({len(bad)} in all). Correct or drop these rows, or "
+                f"{self.way_out}."
             )
         for dtype in (np.float32, np.float64):
             if keeps_digits(values, dtype):
@@ -117,7 +110,7 @@ class Column:
         row = int(np.abs(values).argmax())
         raise DataError(
             f"{self.what} must be numbers that float64 can tell apart, got {values[row]} in row "
-            f"{row}; subtract an offset from them, or {way_out}."
+            f"{row}; subtract an offset from them, or {self.way_out}."
         )
 
     def categories(self, *, declared: bool = False) -> tuple[list[Any], NDArray[np.int64]]:
@@ -129,25 +122,17 @@ class Column:
         Raises:
             DataError: A text has several lines, or NUL.
         """
-        return self._encoded(self.values, self._declared() if declared else ())
+        extra: Sequence[Any] = ()
+        if declared and self.categorical:
+            extra = self._as_given.unify_dictionaries().chunk(0).dictionary.to_pylist()
+        return self._encoded(self.values, extra)
 
-    def _declared(self) -> list[Any]:
-        """Return the categories of a pandas Categorical, including those that no row has."""
-        if not self.categorical:
-            return []
-        values: list[Any] = self._as_given.unify_dictionaries().chunk(0).dictionary.to_pylist()
-        return values
-
-    def labels(self, role: str) -> Labels:
+    def labels(self) -> Labels:
         """Return the column as labels; texts stay as they were written.
 
-        Args:
-            role: "target" or "task", for errors.
-
         Raises:
-            DataError: Cells are missing or are not labels, or a number is written in several ways.
+            DataError: Cells are not labels, or a number is written in several ways.
         """
-        self.check_present(f"name another {role}")
         if self.written is None:
             return number_labels(self.values.to_numpy(), self.what)
         texts, code = self._encoded(self.written)

@@ -15,36 +15,32 @@ CATEGORIES = 100
 """Largest number of categories of an input column, and of whole-number classes without `kind`."""
 
 
-def field_of(column: Column, way_out: str, *, declared: bool = False) -> Field:
+def field_of(column: Column, *, declared: bool = False) -> Field:
     """Return the field for a column, from its first rows.
 
     Args:
         column: First rows of the column.
-        way_out: Advice for errors.
         declared: Whether to include categories of a pandas Categorical that no row has, because
             later rows may have them.
 
     Raises:
         DataError: The column cannot be an input.
     """
-    column.check_present(way_out)
     if column.kind == "text" or column.categorical:
-        return Field(column.name, "categories", _categories(column, way_out, declared))
+        return Field(column.name, "categories", _categories(column, declared))
     return Field(column.name, "true/false" if column.kind == "true/false" else "numbers")
 
 
-def inputs_of_column(field: Field, column: Column, way_out: str) -> NDArray[Any]:
+def inputs_of_column(field: Field, column: Column) -> NDArray[Any]:
     """Return the inputs that a column becomes, (rows, inputs).
 
     Args:
         field: Field of the column, from its first rows.
         column: First or later rows of the column.
-        way_out: Advice for errors.
 
     Raises:
-        DataError: A value does not fit the field: another kind, an unknown category, or none.
+        DataError: A value does not fit the field: another kind, or an unknown category.
     """
-    column.check_present(way_out)
     if field.kind == "categories":
         return _one_hot(field, column)
     kind = "numbers" if column.kind in ("whole", "floats") else column.kind
@@ -54,7 +50,7 @@ def inputs_of_column(field: Field, column: Column, way_out: str) -> NDArray[Any]
             f"Column '{field.name}' must hold {field.kind}, as in the rows learned first, got "
             f"{got}; correct it."
         )
-    return column.numbers(way_out)[:, None]
+    return column.numbers()[:, None]
 
 
 def _misfit(field: Field, column: Column) -> str:
@@ -85,10 +81,11 @@ def _one_hot(field: Field, column: Column) -> NDArray[Any]:
     return inputs
 
 
-def _categories(column: Column, way_out: str, declared: bool) -> tuple[str, ...]:
+def _categories(column: Column, declared: bool) -> tuple[str, ...]:
     """Return the categories of a column. Raises DataError if they are numbers or too many."""
     column.check_no_numbers(
-        f"{way_out}; if they are categories, begin each with a letter, or give a pandas Categorical"
+        f"{column.way_out}; if they are categories, begin each with a letter, or give a pandas "
+        "Categorical"
     )
     values, code = column.categories(declared=declared)
     identifier = len(values) > FEW_NUMBERS and len(values) >= MOSTLY * len(code)
@@ -97,6 +94,6 @@ def _categories(column: Column, way_out: str, declared: bool) -> tuple[str, ...]
         raise DataError(
             f"{column.what} must have at most {CATEGORIES} categories, most of them in several "
             f"rows, and has {len(values)} in {len(code)} rows ({sample}, ...), as an identifier "
-            f"has; {way_out}."
+            f"has; {column.way_out}."
         )
     return tuple(map(str, values))

@@ -21,8 +21,6 @@ from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_colu
 from dpmcl.data.readers.table_sources import file_source, is_packed, memory_source
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
 
-_WAY_OUT = "put the column in ignore"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Roles(Settings):
@@ -137,7 +135,7 @@ def read_table(
             "ignore fewer, or give it some (frame.reset_index() makes columns of an index)."
         )
     kind, y, classes = _targets(columns[target], kind)
-    number, tasks = (None, ()) if task is None else columns[task].labels("task")
+    number, tasks = (None, ()) if task is None else columns[task].labels()
     x, fields, numeric, notes = _inputs(inputs, "numbers, scaled" if scale else "numbers")
     scaled = scale and (kind == "regression" or any(numeric))
     target_text = (
@@ -177,7 +175,12 @@ def _read_columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Colu
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
     left_out = [column for column in table.names if column in not_read]
     left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
-    return {c: Column(c, where, read.column(c)) for c in read.column_names}, left_out
+    way_out = {roles.target: "name another target", roles.task: "name another task"}
+    columns = {
+        c: Column(c, where, read.column(c), way_out.get(c, "put the column in ignore"))
+        for c in read.column_names
+    }
+    return columns, left_out
 
 
 def _inputs(
@@ -187,7 +190,7 @@ def _inputs(
 
     numbers: Description of a column of numbers in the notes.
     """
-    fields = tuple(field_of(column, _WAY_OUT) for column in columns)
+    fields = tuple(field_of(column) for column in columns)
     names_by_description: dict[str, list[str]] = {}
     for field in fields:
         count = len(field.categories)
@@ -199,8 +202,7 @@ def _inputs(
         for description, names in names_by_description.items()
     ]
     blocks = [
-        inputs_of_column(field, column, _WAY_OUT)
-        for field, column in zip(fields, columns, strict=True)
+        inputs_of_column(field, column) for field, column in zip(fields, columns, strict=True)
     ]
     numeric = [field.kind == "numbers" for field in fields for _ in field.names]
     return torch.from_numpy(np.concatenate(blocks, axis=1)), fields, numeric, notes
@@ -211,8 +213,7 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
 
     Targets are int64 (rows,), or for regression floats (rows, 1), without names of classes.
     """
-    way_out, requested = "name another target", kind
-    column.check_present(way_out)
+    requested = kind
     if kind != "classification":
         column.check_no_numbers("set kind = 'classification'", FEW_NUMBERS)
     if kind is None:
@@ -227,13 +228,13 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
                     "or amounts; set kind = 'classification' or kind = 'regression'."
                 )
     if kind == "classification":
-        return kind, *column.labels("target")
+        return kind, *column.labels()
     if column.kind == "text":
         raise DataError(
             f"{column.what} must be numbers for regression, got text such as "
             f"{column.values[0].as_py()!r:.60}; convert it, or set kind = 'classification'."
         )
-    targets = torch.from_numpy(column.numbers(way_out))[:, None]
+    targets = torch.from_numpy(column.numbers())[:, None]
     if requested is None:
         warn_if_classes(targets)
     return kind, targets, ()
