@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.data.field import Field, names_of
-from dpmcl.data.labels import number_labels, unwrapped
+from dpmcl.data.labels import is_pandas, number_labels, unwrapped
 from dpmcl.data.pools import compact, shared_tensor
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
@@ -179,7 +179,7 @@ def warn_if_reordered(x: Any, y: Any) -> None:
         x: Inputs.
         y: Targets, which belong to the inputs by position.
     """
-    if not (hasattr(x, "iloc") and hasattr(y, "iloc")) or x.index.equals(y.index):
+    if not (is_pandas(x) and is_pandas(y)) or x.index.equals(y.index):
         return
     if set(x.index) == set(y.index):
         _LOG.warning(

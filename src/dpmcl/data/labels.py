@@ -104,19 +104,6 @@ def is_whole(name: str) -> bool:
     return re.fullmatch(r"-?[1-9][0-9]{0,999}|0", name) is not None
 
 
-def is_unicode(text: str) -> bool:
-    """Return True if a string can be encoded in UTF-8, which lone surrogates cannot.
-
-    Args:
-        text: Any string.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def plain_array(tensor: Tensor, what: str) -> NDArray[Any]:
     """Return a tensor as an array that shares its memory if possible; bfloat16 becomes float32.
 
@@ -163,6 +150,15 @@ def unwrapped(values: Any, what: str) -> Any:
             "row."
         )
     return np.asarray(values.data) if isinstance(values, np.ma.MaskedArray) else values
+
+
+def is_pandas(values: Any) -> bool:
+    """Return True for a DataFrame or Series of pandas, without importing it.
+
+    Args:
+        values: Anything.
+    """
+    return hasattr(values, "iloc")
 
 
 def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
@@ -233,7 +229,7 @@ def _names(values: list[Any], what: str, digits: int) -> list[str]:
                     f"{shown(value)} at row {row}; give them as strings."
                 )
             value = int(value)
-        elif family == "strings" and not is_unicode(value):
+        elif family == "strings" and value.encode("utf-8", "ignore").decode() != value:
             raise DataError(f"{what} must be Unicode text, got {value!a:.60}; correct it.")
         names.append(str(value))
     return names

@@ -13,6 +13,7 @@ from torch import Tensor
 from dpmcl.core.settings import Positive
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import inputs_of, warn_if_flags
+from dpmcl.data.labels import is_pandas
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
@@ -127,8 +128,8 @@ def as_table(x: Any) -> Any:
     Raises:
         DataError: The table cannot be read, has no columns, or has two columns of the same name.
     """
-    file, pandas = isinstance(x, str | Path), type(x).__module__.partition(".")[0] == "pandas"
-    if not file and not pandas and not isinstance(x, Mapping | pa.Table):
+    file = isinstance(x, str | Path)
+    if not file and not is_pandas(x) and not isinstance(x, Mapping | pa.Table):
         if not (hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns")):
             return x
         x = pa.table(x)

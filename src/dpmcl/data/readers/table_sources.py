@@ -15,7 +15,7 @@ from pyarrow import csv as arrow
 from pyarrow import parquet
 from torch import Tensor
 
-from dpmcl.data.labels import unwrapped
+from dpmcl.data.labels import is_pandas, unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, reason, shown
@@ -88,8 +88,8 @@ def memory_source(source: Any, where: str) -> Source:
     """
     if isinstance(source, pa.Table):
         return Source(source.column_names, source.select, _index_columns(source.schema))
-    pandas = type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns")
-    if not pandas and not isinstance(source, Mapping):
+    frame = is_pandas(source) and hasattr(source, "columns")
+    if not frame and not isinstance(source, Mapping):
         raise DataError(
             "A table must be a path, a pyarrow Table, a pandas DataFrame or a mapping of column "
             f"names to values, got a {type(source).__name__}; convert it."
