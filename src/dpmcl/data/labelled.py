@@ -164,7 +164,7 @@ def inputs_of(x: Any, what: str, *, images: bool = True) -> Tensor:
     Raises:
         DataError: The inputs are not numbers, or the shapes of rows differ.
     """
-    array = _array(x, what, "numbers of one shape a row")
+    array = numbers_of(x, what, "numbers of one shape a row")
     if isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.uint8):
         return x.detach()
     if array.dtype.kind == "b" and not images:
@@ -214,7 +214,7 @@ def targets_of(y: Any, what: str) -> Tensor:
     Raises:
         DataError: They are anything else.
     """
-    array = _array(y, what, "numbers")
+    array = numbers_of(y, what, "numbers")
     if array.ndim not in (1, 2) or 0 in array.shape[1:]:
         raise DataError(
             f"{what} must be numbers of shape (rows,) or (rows, outputs), got {array.shape} of "
@@ -229,10 +229,16 @@ def targets_of(y: Any, what: str) -> Tensor:
     return targets[:, None] if targets.dim() == 1 else targets
 
 
-def _array(values: Any, what: str, rule: str) -> NDArray[Any]:
+def numbers_of(values: Any, what: str, rule: str) -> NDArray[Any]:
     """Return values as an array of real numbers, copied only if necessary.
 
-    rule: What the values must be, for errors.
+    Args:
+        values: Numbers in any form.
+        what: Name of the values in errors.
+        rule: What the values must be, for errors.
+
+    Raises:
+        DataError: They are anything else.
     """
     values = unwrapped(values, what)
     try:

@@ -36,7 +36,7 @@ def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         DataError: Neither memory nor disk has room.
     """
     size = math.prod(shape) * dtype.itemsize
-    if size <= SHARE * _free_memory():
+    if size <= SHARE * psutil.virtual_memory().available:
         return np.empty(shape, dtype)
     folder = os.environ.get("TMPDIR") or ("/var/tmp" if Path("/var/tmp").is_dir() else None)
     try:
@@ -111,8 +111,3 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
             piece = np.multiply(piece.view(np.uint8) != 0, 255, dtype=np.uint8)
         pool[start : start + step] = piece
     return pool
-
-
-def _free_memory() -> int:
-    """Return the available memory in bytes."""
-    return int(psutil.virtual_memory().available)

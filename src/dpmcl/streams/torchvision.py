@@ -135,7 +135,7 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
         raise DataError(f"{name} must have images with labels, and has none; fetch it again.")
     names = [_class_names(part) for part in parts]
     y, classes = _numbered(names, labels)
-    x = torch.from_numpy(rows.full(len(labels)))
+    x = torch.from_numpy(rows.array[: len(labels)])
     notes = (DECLARED,) if all(names) else ()
     return Labelled(name, "classification", x, y, classes, notes=notes)
 

@@ -1,6 +1,7 @@
 import struct
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -105,7 +106,7 @@ def test_a_pool_larger_than_memory(tmp_path):
 def test_without_memory_a_pool_is_in_a_file_without_a_name(tmp_path, monkeypatch):
     path = saved(tmp_path / "my", x=np.asfortranarray(X), y=TASK)
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(pools, "_free_memory", lambda: 0)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=0))
     monkeypatch.setattr(pools, "_BYTES_AT_ONCE", 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     x = np.asfortranarray(np.arange(14, dtype=">i8").reshape(7, 2))

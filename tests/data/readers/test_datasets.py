@@ -10,7 +10,6 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import conftest
-import dpmcl
 from dpmcl.data.readers.datasets import read_dataset
 from dpmcl.streams.huggingface import HuggingFace
 
@@ -280,25 +279,17 @@ def unread(path: Path, *parts: str, **options) -> None:
     conftest.refused(lambda: HuggingFace(path=str(path), **options).read(), *parts)
 
 
-def test_from_a_folder_to_results(tmp_path):
-    splits = datasets.DatasetDict(train=pictures(24), test=pictures(3))
-    path = saved(tmp_path, splits)
+def test_folders(tmp_path, monkeypatch):
+    path = saved(tmp_path, datasets.DatasetDict(train=pictures(24), test=pictures(3)))
     unread(path, "one split", "one in it: test, train")
-    settings = {"stream.x": "image", "training.updates": 20}
-    result = dpmcl.run(path / "train", methods=["er"], replicas=2, settings=settings)
-    assert result.stream.name == "train"
-    assert result.stream.tasks == ("zebra", "ant", "bee")
-    assert 0 <= result.rows()[0]["cme_mean"] <= 1
-
-
-def test_folders_that_are_none_and_a_package_that_lacks(tmp_path, monkeypatch):
-    for path in (tmp_path / "none", tmp_path, Path("https://localhost/data")):
-        unread(path, "save_to_disk", "correct the path")
+    stream = HuggingFace(path=str(path / "train"), x="image").build([0])
+    assert (stream.name, stream.tasks) == ("train", ("zebra", "ant", "bee"))
+    for none in (tmp_path / "none", tmp_path, Path("https://localhost/data")):
+        unread(none, "save_to_disk", "correct the path")
     (tmp_path / "a::b").mkdir()
     unread(tmp_path / "a::b", "'::'")
-    path = saved(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    unread(path, "pip install 'dpmcl[huggingface]'")
+    unread(path / "train", "pip install 'dpmcl[huggingface]'")
 
 
 def test_damaged_folders(tmp_path):

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -272,7 +273,7 @@ def test_images_are_mapped_with_and_without_a_cache_and_changes_to_them_stay_pri
     files = {f"s/{name}/{i}.png": encoded(noise(i, 5, 6, 3)) for i in range(4) for name in "ba"}
     source = tarred(tmp_path / "set", files)
     expected = labelled_images(source, Decoding()).x.clone()
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Full", (), {"available": 0}))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=0))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for cached in (True, True, False):  # as it is read, and then with nowhere to write
         if not cached:

@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.core.model import Kind
-from dpmcl.data.labelled import Labelled, from_arrays
+from dpmcl.data.labelled import Labelled, from_arrays, numbers_of
 from dpmcl.data.labels import family_of, unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.gathering import Gathering
-from dpmcl.data.readers.pil_images import open_image, plain_image
+from dpmcl.data.readers.images import Decoding, pixels
+from dpmcl.data.readers.pil_images import open_image
 from dpmcl.data.readers.tables import read_table
 from dpmcl.exceptions import DataError, listed, reason
 
@@ -122,8 +123,7 @@ def _gather(
     for i, (x, y, *task) in enumerate(items):
         what = f"item {i} of '{title}'"
         if _is_picture(x):
-            pixels = np.asarray(plain_image(x, what, mode=mode))
-            inputs.put_image(i, pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+            inputs.put_image(i, pixels(x, what, Decoding(), mode))
         else:
             inputs.put(i, _values(x, what))
         labels.append(_label(y, what))
@@ -135,7 +135,7 @@ def _gather(
         raise DataError(
             f"Targets of '{title}' must all have one shape, got {shapes[0]} and {shapes[1]}."
         )
-    return inputs.full(), np.stack(labels) if shapes[0] else labels, tasks or None
+    return inputs.array, np.stack(labels) if shapes[0] else labels, tasks or None
 
 
 def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Sequence[Any]]:
@@ -189,33 +189,24 @@ def _is_picture(inputs: Any) -> bool:
 
 def _values(inputs: Any, what: str) -> NDArray[Any]:
     """Return the inputs of an item as an array of numbers."""
-    array = _array(inputs, what, "inputs")
-    if array.dtype.kind not in "biufc":
-        raise DataError(
-            f"{_capitalised(what)} must have numbers, an array or an image as inputs, got a "
-            f"{type(inputs).__name__}; convert it, as by a transform."
-        )
+    array = numbers_of(inputs, _capitalised(what), "an image, or numbers of one shape")
     if isinstance(inputs, int | list | tuple) and array.dtype.kind in "iu":
         return array.astype(np.float64)  # so that [0, 1] and [0.5, 1] have the same type
     return array
 
 
-def _array(value: Any, what: str, role: str) -> NDArray[Any]:
-    try:
-        return np.asarray(unwrapped(value, "The values"))
-    except Exception as error:  # NumPy calls methods of the user's objects
-        raise DataError(
-            f"{_capitalised(what)} must have numbers of one shape as {role} ({reason(error)}); "
-            "convert them."
-        ) from None
-
-
 def _label(value: Any, what: str) -> Any:
     """Return a label, task or target as a plain value, or as an array if it has several numbers."""
-    if isinstance(value, Tensor | np.ndarray | np.generic | list | tuple):
-        array = _array(value, what, "labels")
-        return array.item() if array.size == 1 else array
-    return value
+    if not isinstance(value, Tensor | np.ndarray | np.generic | list | tuple):
+        return value
+    try:
+        array = np.asarray(unwrapped(value, "The values"))
+    except Exception as error:  # NumPy calls methods of the user's objects
+        raise DataError(
+            f"{_capitalised(what)} must have a label, or numbers of one shape ({reason(error)}); "
+            "convert them."
+        ) from None
+    return array.item() if array.size == 1 else array
 
 
 def _class_names(dataset: Any) -> Sequence[str]:
@@ -303,8 +294,8 @@ def _arrow_rows(dataset: Any, fields: _Fields, title: str) -> Iterator[Sequence[
             what = f"item {number} of '{title}'"
             if _is_feature(feature, "Image"):
                 row[x] = open_image(_image_bytes(row[x], what), what)
-            elif (array := _array(row[x], what, "inputs")).dtype.kind in "biuf":
-                row[x] = array.astype(leaf.dtype)
+            else:
+                row[x] = _values(row[x], what).astype(leaf.dtype)
             yield [row[fields[role]] for role in ("x", "y", "task") if role in fields]
 
 

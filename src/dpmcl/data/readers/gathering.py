@@ -13,7 +13,9 @@ from dpmcl.exceptions import DataError
 class Gathering:
     """Array that is filled row by row; the first row decides its shape and type.
 
-    It is in memory, or in a temporary file if memory is too small (`pools.empty_pool`).
+    Attributes:
+        array: All rows, in memory, or in a temporary file if memory is too small
+            (`pools.empty_pool`).
 
     Args:
         rows: Largest number of rows.
@@ -23,9 +25,8 @@ class Gathering:
 
     def __init__(self, rows: int, name: Callable[[int], str], way_out: str) -> None:
         self._rows, self._name, self._way_out = rows, name, way_out
-        self._filled = np.zeros(rows, dtype=bool)
         self._first = -1
-        self._array: NDArray[Any] = np.empty(0)
+        self.array: NDArray[Any] = np.empty(0)
         self._shape: tuple[int, ...] = ()
 
     def put(self, row: int, values: NDArray[Any]) -> None:
@@ -40,14 +41,13 @@ class Gathering:
         """
         if self._first < 0:
             self._first, self._shape = row, values.shape
-            self._array = empty_pool((self._rows, *(values.shape or (1,))), values.dtype)
+            self.array = empty_pool((self._rows, *(values.shape or (1,))), values.dtype)
         if values.shape != self._shape:
             raise self._mismatch(row, "shape", self._shape, values.shape)
-        new, stored = values.dtype, self._array.dtype
+        new, stored = values.dtype, self.array.dtype
         if new != stored and not (new.kind == stored.kind == "f" and np.can_cast(new, stored)):
             raise self._mismatch(row, "type", stored, new)
-        self._array[row] = values
-        self._filled[row] = True
+        self.array[row] = values
 
     def put_image(self, row: int, pixels: NDArray[np.uint8]) -> None:
         """Store an image as a row. If both grey and RGB images are stored, all become RGB.
@@ -63,27 +63,10 @@ class Gathering:
             if len(pixels) == 1:
                 pixels = np.repeat(pixels, 3, 0)
             elif self._shape[1:] == pixels.shape[1:]:
-                grey, self._shape = self._array, pixels.shape
-                self._array = empty_pool((self._rows, *self._shape), grey.dtype)
-                self._array[:] = grey
+                grey, self._shape = self.array, pixels.shape
+                self.array = empty_pool((self._rows, *self._shape), grey.dtype)
+                self.array[:] = grey
         self.put(row, pixels)
-
-    def full(self, rows: int | None = None) -> NDArray[Any]:
-        """Return the array, or its first rows.
-
-        Args:
-            rows: Number of rows to return, from the start; None for all.
-
-        Raises:
-            DataError: One of these rows was not stored.
-        """
-        missing = np.flatnonzero(~self._filled[:rows])
-        if len(missing):
-            raise DataError(
-                f"{self._name(int(missing[0]))} was there and is gone; leave the files as they are "
-                "while they are read."
-            )
-        return self._array[:rows]
 
     def _mismatch(self, row: int, what: str, first: Any, new: Any) -> DataError:
         return DataError(

@@ -97,20 +97,23 @@ def labelled_images(
     )
 
 
-def pixels(image: "Image.Image", where: str, decoding: Decoding) -> NDArray[np.uint8]:
+def pixels(
+    image: "Image.Image", where: str, decoding: Decoding, mode: str | None = None
+) -> NDArray[np.uint8]:
     """Return an image as uint8 (channels, height, width).
 
     Args:
         image: Any image, loaded or not.
         where: Name of the image in errors.
         decoding: Settings that decide how images become tensors.
+        mode: Pillow's mode to convert to first, or None (see `plain_image`).
 
     Raises:
         DataError: `plain_image` refuses the image, or it is too small to crop.
     """
     from PIL.Image import Resampling
 
-    image = plain_image(image, where, decoding.channels)
+    image = plain_image(image, where, decoding.channels, mode)
     height, width = decoding.size or (image.height, image.width)
     if not decoding.crop:
         image = image.resize((width, height), Resampling.BILINEAR)
@@ -133,12 +136,19 @@ def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
     paths = sorted(classes.by_path, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
     rows = Gathering(len(paths), lambda index: f"{str(paths[index])!r} in {source}", SET_A_SIZE)
+    missing = set(paths)
     for file in entries(source):
         if file.path in row and not file.is_folder:
             image = open_image(file.content(), file.where)
             rows.put_image(row[file.path], pixels(image, file.where, decoding))
+            missing.discard(file.path)
+    if missing:
+        raise DataError(
+            f"Files must stay as they are while they are read, and {str(min(missing))!r} in "
+            f"{source} is gone; start again."
+        )
     names = sorted_names(set(classes.by_path.values()), folders=True)
     number = {name: i for i, name in enumerate(names)}
     y = torch.tensor([number[classes.by_path[path]] for path in paths])
-    x = torch.from_numpy(rows.full())
+    x = torch.from_numpy(rows.array)
     return Labelled(source.name, "classification", x, y, tuple(names), notes=classes.notes)

@@ -89,13 +89,12 @@ def plain_image(
         image = ImageOps.exif_transpose(image)
         if mode is not None and not deep and not image.mode.startswith(("I", "F")):
             image = image.convert(mode)
-    if deep or image.mode not in _MODES:
-        what = "has more" if deep else f"is of Pillow's mode '{image.mode}'"
-        raise DataError(
-            f"Images must be grey, RGB or CMYK with 8 bits a channel or fewer, and {where} {what}; "
-            "convert it."
-        )
-    with readable(where):
+        if deep or image.mode not in _MODES:
+            what = "has more" if deep else f"is of Pillow's mode '{image.mode}'"
+            raise DataError(
+                "Images must be grey, RGB or CMYK with 8 bits a channel or fewer, and "
+                f"{where} {what}; convert it."
+            )
         transparent = image.mode in ("LA", "P", "PA", "RGBA") or "transparency" in image.info
         if transparent and image.convert("RGBA").getchannel("A").getextrema()[0] != 255:
             raise DataError(
