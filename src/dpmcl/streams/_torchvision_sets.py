@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.labels import number_labels
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.sources import expand_home
@@ -176,9 +177,6 @@ def fetch_parts(
 def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     """Return the pool of a set whose parts hold their images in memory.
 
-    Classes are in the set's order and have the set's names, or numbers if it has none. Classes
-    without images are left out.
-
     Args:
         name: Name of the set, for titles.
         parts: torchvision's data sets, with `data`, and `targets` or `labels`.
@@ -188,18 +186,50 @@ def read_arrays_of(name: str, parts: Sequence[Any]) -> Labelled:
     """
     with reading(f"'{name}'", "fetch its files again"):  # images of two sizes
         x = torch.cat([_pixels(part.data) for part in parts])
-    y = torch.cat([_labels(part) for part in parts])
+    labels = [part.targets if hasattr(part, "targets") else part.labels for part in parts]
+    return pool_of_parts(name, parts, x, labels)
+
+
+def pool_of_parts(name: str, parts: Sequence[Any], x: Tensor, labels: Sequence[Any]) -> Labelled:
+    """Return images of a set as one pool, with classes in the set's order.
+
+    Classes have the set's names, or numbers if it has none. They are matched by name, because some
+    sets number the classes of each part separately. Classes without images are left out.
+
+    Args:
+        name: Name of the set, for titles.
+        parts: torchvision's data sets.
+        x: Images of all parts, in order.
+        labels: Class number of each image, for each part.
+
+    Raises:
+        DataError: A label has no class.
+    """
+    names = [_class_names(part) for part in parts]
+    numbers = [torch.as_tensor(np.asarray(values), dtype=torch.int64) for values in labels]
+    if not all(names):
+        return Labelled(name, "classification", x, *number_labels(torch.cat(numbers), "targets"))
+    ordered = list(dict.fromkeys(name for part in names for name in part))
+    for part, values in zip(names, numbers, strict=True):
+        if len(invalid := values[(values < 0) | (values >= len(part))]):
+            raise DataError(
+                f"Labels of '{name}' must be numbers of its {len(part)} classes, from 0, got "
+                f"{int(invalid[0])}; fetch its files again."
+            )
+    position = [torch.tensor([ordered.index(name) for name in part]) for part in names]
+    y = torch.cat([at[values] for at, values in zip(position, numbers, strict=True)])
     used, number = y.unique(return_inverse=True)
-    names = getattr(parts[0], "classes", None)
-    if names and (int(used.min()) < 0 or int(used.max()) >= len(names)):
-        invalid = used[(used < 0) | (used >= len(names))][0]
-        raise DataError(
-            f"Labels of '{name}' must be numbers of its {len(names)} classes, from 0, got "
-            f"{int(invalid)}; fetch its files again."
-        )
-    classes = tuple(names[c] if names else str(c) for c in used.tolist())
-    notes = (DECLARED,) if names else ()
-    return Labelled(name, "classification", x, number, classes, notes=notes)
+    classes = tuple(ordered[k] for k in used.tolist())
+    return Labelled(name, "classification", x, number, classes, notes=(DECLARED,))
+
+
+def _class_names(part: Any) -> list[str]:
+    """Return the names of a part's classes, made unique; [] if it has none."""
+    listed = getattr(part, "classes", None) or getattr(part, "categories", None)
+    if listed is None and hasattr(part, "class_to_idx"):
+        listed = sorted(part.class_to_idx, key=part.class_to_idx.__getitem__)
+    names = [name if isinstance(name, str) else name[0] for name in listed or ()]  # not synonyms
+    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
 def _pixels(data: Any) -> Tensor:
@@ -208,9 +238,3 @@ def _pixels(data: Any) -> Tensor:
     if x.dim() == 3:
         return x[:, None]
     return x if x.shape[1] in (1, 3) else x.permute(0, 3, 1, 2).contiguous()
-
-
-def _labels(part: Any) -> Tensor:
-    """Return labels as int64 (rows,)."""
-    values = part.targets if hasattr(part, "targets") else part.labels
-    return torch.as_tensor(np.asarray(values), dtype=torch.int64)

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from dpmcl.core.settings import Positive
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.labels import number_labels
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import stamp
 from dpmcl.data.readers.gathering import Gathering
@@ -19,11 +17,11 @@ from dpmcl.data.readers.pil_images import readable
 from dpmcl.exceptions import DataError, SpecError, unknown
 from dpmcl.streams._torchvision_sets import (
     BY_TRAIN,
-    DECLARED,
     Parts,
     TorchvisionSettings,
     fetch_parts,
     open_parts,
+    pool_of_parts,
 )
 
 
@@ -119,7 +117,7 @@ class Torchvision(TorchvisionSettings):
 
 def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
     """Decode all images of all parts that have a label, in order."""
-    labels: list[tuple[int, int]] = []  # (number of the part, class in that part)
+    labels: list[list[int]] = [[] for _ in parts]
     where: list[str] = []
     rows = Gathering(sum(map(len, parts)), lambda row: where[row], SET_A_SIZE)
     for number, part in enumerate(parts):
@@ -129,40 +127,11 @@ def _decode(name: str, parts: Sequence[Any], decoding: Decoding) -> Labelled:
                 image, label = part[item]
             if label is not None:
                 where.append(shown)
-                rows.put_image(len(labels), pixels(image, shown, decoding))
-                labels.append((number, int(label)))
-    if not labels:
+                rows.put_image(len(where) - 1, pixels(image, shown, decoding))
+                labels[number].append(int(label))
+    if not where:
         raise DataError(f"{name} must have images with labels, and has none; fetch it again.")
-    names = [_class_names(part) for part in parts]
-    y, classes = _numbered(names, labels)
-    x = torch.from_numpy(rows.array[: len(labels)])
-    notes = (DECLARED,) if all(names) else ()
-    return Labelled(name, "classification", x, y, classes, notes=notes)
-
-
-def _numbered(
-    names: Sequence[Sequence[str]], labels: Sequence[tuple[int, int]]
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Return class numbers without gaps, in the set's order, and the names of the classes.
-
-    Classes are matched by name, because some sets number the classes of each part separately.
-    """
-    if not all(names):
-        return number_labels([label for _, label in labels], "targets")
-    named = [names[part][label] for part, label in labels]
-    used, ordered = set(named), dict.fromkeys(name for part in names for name in part)
-    classes = tuple(name for name in ordered if name in used)
-    number = {name: i for i, name in enumerate(classes)}
-    return torch.tensor([number[name] for name in named]), classes
-
-
-def _class_names(part: Any) -> list[str]:
-    """Return the names of a part's classes, made unique; [] if it has none."""
-    listed = getattr(part, "classes", None) or getattr(part, "categories", None)
-    if listed is None and hasattr(part, "class_to_idx"):
-        listed = sorted(part.class_to_idx, key=part.class_to_idx.__getitem__)
-    names = [name if isinstance(name, str) else name[0] for name in listed or ()]  # not synonyms
-    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+    return pool_of_parts(name, parts, torch.from_numpy(rows.array[: len(where)]), labels)
 
 
 plugin = Torchvision
