@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import moving_stream, tiny_stream
+from conftest import complaint, moving_stream, own_rows_stream, tiny_stream
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.streams.digits import Digits
@@ -65,6 +65,7 @@ def test_the_first_tasks_of_a_stream():
     assert stream.tasks == ("task 0", "task 1")
     assert stream.task.tolist() == [[0] * 8 + [1] * 8]
     assert (stream.row.shape, stream.outputs) == ((1, 16), 6)
+    assert "as many rows" in complaint(own_rows_stream([[5, 10], [10, 5]]).first, 1)
 
 
 def test_a_stream_moves_whole():

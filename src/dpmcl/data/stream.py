@@ -24,7 +24,7 @@ from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.scenario import ScenarioSettings, check_task_column, plan
 from dpmcl.data.view import View
-from dpmcl.exceptions import SpecError, shown
+from dpmcl.exceptions import DataError, SpecError, shown
 
 LIMIT = 10.0
 """Bound in standard deviations from the first task's mean, to which scaled inputs are clipped."""
@@ -251,8 +251,7 @@ class Stream:
         """
         from dpmcl.data.readers.tables import read_table
 
-        settings = _settings(scenario)
-        check_task_column(task, settings.scenario)
+        settings = _settings(scenario, task)
         data = read_table(
             table, target=target, task=task, kind=kind, ignore=ignore, scale=scale, name=name
         )
@@ -294,7 +293,7 @@ class Stream:
         """
         from dpmcl.data.readers.datasets import read_dataset
 
-        settings = _settings(scenario)
+        settings = _settings(scenario, task)
         data = read_dataset(dataset, x=x, y=y, task=task, kind=kind, name=name)
         return cls.of(data, settings)
 
@@ -377,11 +376,14 @@ class Stream:
             tasks: Number of tasks to keep.
 
         Raises:
-            NotImplementedError: Replicas have different numbers of rows.
+            DataError: Replicas have different numbers of rows.
         """
         last = int((self.task < tasks).sum(1).max())
         if not bool((self.task[:, :last] < tasks).all()):
-            raise NotImplementedError("replicas with unlike numbers of rows cannot be cut")
+            raise DataError(
+                "A stream cut to its first tasks must have as many rows there in every replica, "
+                f"and '{self.name}' has not; leave tasks out."
+            )
         return replace(
             self, row=self.row[:, :last], task=self.task[:, :last], tasks=self.tasks[:tasks]
         )
@@ -418,6 +420,8 @@ class Stream:
         return out.hexdigest()
 
 
-def _settings(scenario: dict[str, Any]) -> ScenarioSettings:
-    """Return scenario settings from keyword arguments."""
-    return ScenarioSettings.from_table(scenario, "a stream's scenario:")
+def _settings(scenario: dict[str, Any], task: str | None = None) -> ScenarioSettings:
+    """Return scenario settings from keyword arguments. task: Column of the tasks, or None."""
+    settings = ScenarioSettings.from_table(scenario, "a stream's scenario:")
+    check_task_column(task, settings.scenario)
+    return settings

@@ -11,6 +11,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import conftest
 from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.stream import Stream
+from dpmcl.exceptions import SpecError
 from dpmcl.streams.huggingface import HuggingFace
 
 
@@ -109,6 +111,9 @@ def test_items_that_are_dicts():
     assert (data.classes, data.tasks) == (("a", "b"), ("0", "1"))
     refused(items, "no 'label' for y", "'is'", x="pixels", y="label")
     refused([([0.5], 1)], "(x, y)", "named are 'pixels'", x="pixels")
+    named = {"x": "pixels", "y": "is", "task": "day", "scenario": "class-incremental"}
+    line = conftest.complaint(Stream.from_dataset, items, error=SpecError, **named)
+    assert "both say what the tasks are" in line
 
 
 class Endless(IterableDataset):
