@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-import dpmcl.data.labelled
+import dpmcl
 from conftest import complaint
+from dpmcl.data import pools
 from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, from_arrays
 from dpmcl.data.readers.tables import read_table
@@ -43,7 +44,7 @@ def test_what_does_not_fit_together_is_refused(x, changes, message):
 
 @pytest.mark.parametrize(("bad", "at_once"), [(NAN, 1), (INF, 3), (-INF, 1000)])
 def test_values_that_are_not_finite_are_named(bad, at_once, monkeypatch):
-    monkeypatch.setattr(dpmcl.data.labelled, "_VALUES_AT_ONCE", at_once)
+    monkeypatch.setattr(pools, "_VALUES_AT_ONCE", at_once)
     x = torch.zeros(3, 2, 4, dtype=torch.float16)
     x[1, 1, 3] = bad
     assert complaint(classified, x) == (

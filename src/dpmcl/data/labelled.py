@@ -12,13 +12,12 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labels import is_pandas, number_labels, unwrapped
-from dpmcl.data.pools import compact, shared_tensor
+from dpmcl.data.pools import compact, pieces, shared_tensor
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown
 
 _LOG = logging.getLogger("dpmcl")
 
-_VALUES_AT_ONCE = 1 << 24
 _FEW = 20  # largest number of different values of float targets that may be classes
 _ROWS_CHECKED = 10_000  # rows in which those values are counted
 _VALUES_CHECKED = 1_000  # of a row's last dimension
@@ -297,11 +296,11 @@ def _check_finite(values: Tensor, what: str, name: str, columns: tuple[str, ...]
     """Raise DataError for the first row with a NaN or an infinity."""
     if not values.is_floating_point():
         return
-    # In pieces, because a memory-mapped pool may be larger than memory.
-    step = max(1, _VALUES_AT_ONCE // max(1, values[0].numel()))
-    for start in range(0, len(values), step):
-        invalid = (~values[start : start + step].isfinite()).nonzero()
+    start = 0
+    for rows in pieces(values):
+        invalid = (~rows.isfinite()).nonzero()
         if not len(invalid):
+            start += len(rows)
             continue
         row, *inside = start + int(invalid[0, 0]), *invalid[0, 1:].tolist()
         where = f"at ({', '.join(map(str, inside))})"

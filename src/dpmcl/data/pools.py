@@ -20,6 +20,7 @@ SHARE = 0.8
 """Largest share of the free memory that a pool may take."""
 
 _BYTES_AT_ONCE = 1 << 26
+_VALUES_AT_ONCE = 1 << 24
 
 
 def empty_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -111,3 +112,14 @@ def compact(array: NDArray[Any], what: str) -> NDArray[Any]:
             piece = np.multiply(piece.view(np.uint8) != 0, 255, dtype=np.uint8)
         pool[start : start + step] = piece
     return pool
+
+
+def pieces(pool: Tensor) -> tuple[Tensor, ...]:
+    """Return views of consecutive rows of a pool that may be larger than memory, piece by piece.
+
+    Args:
+        pool: Values (rows, ...).
+    """
+    step = max(1, _VALUES_AT_ONCE // max(1, pool[:1].numel()))
+    views: tuple[Tensor, ...] = pool.split(step)
+    return views

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpmcl.data.labelled import Labelled
+from dpmcl.data.pools import pieces
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import LIMIT, Scale, Stream
 from dpmcl.exceptions import DataError, printable
@@ -16,7 +17,6 @@ from dpmcl.exceptions import DataError, printable
 _LOG = logging.getLogger("dpmcl")
 _EPSILON = torch.finfo(torch.float64).eps
 _SHARE_OF_THE_RANGE = 1e-3
-_VALUES_AT_ONCE = 1 << 24
 _CLIPPED = 0.01  # largest share of clipped rows without a warning
 
 
@@ -51,8 +51,8 @@ def clipped_shares(stream: Stream) -> dict[str, float]:
     if stream.scale is None or stream.scaled is None or not stream.columns:
         return {}
     unseen, counts = replace(stream, view=None), list[Tensor]()
-    n = max(1, _VALUES_AT_ONCE // len(stream.columns))
-    for row in torch.arange(len(stream.x), device=stream.x.device).split(n):
+    number = torch.arange(len(stream.x), device=stream.x.device)
+    for row in number.split(len(pieces(stream.x)[0])):
         batch = unseen.batch(row, row >= 0, row * 0, torch.float64, replica=0)
         counts.append(((batch.x.abs() >= LIMIT) & stream.scaled).double().sum(0))
     shares = (torch.stack(counts).sum(0) / len(stream.x)).tolist()
@@ -126,8 +126,8 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
         if values.dtype != torch.float64 or dtype == torch.float64:
             continue
         low, high = values.aminmax(dim=0)
-        pieces = values.split(max(1, _VALUES_AT_ONCE // max(1, values[0].numel())))
-        error = torch.stack([(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces]).amax(0)
+        errors = [(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces(values)]
+        error = torch.stack(errors).amax(0)
         size = torch.maximum(low.abs(), high.abs())
         constant = high - low <= 50 * _EPSILON * size  # up to rounding
         lost = error.isinf() | ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))

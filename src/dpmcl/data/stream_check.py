@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from dpmcl.data.pools import pieces
 from dpmcl.data.stream import Stream
 
 
@@ -28,7 +29,7 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
     if not (len(stream.x) == len(stream.y) and bool(((row >= 0) & (row < len(stream.x))).all())):
         return "row numbers are those of the pool, and each row has a target"
     pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
-    blocks = (rows for pool in pools for rows in pool.split(4096))  # a pool may exceed memory
+    blocks = (rows for pool in pools for rows in pieces(pool))
     if not all(bool(rows.isfinite().all()) for rows in blocks):
         return "inputs and targets are finite"
     if stream.kind == "classification" and not (
