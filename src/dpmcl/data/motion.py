@@ -42,15 +42,14 @@ def motion_of(stream: Stream, splits: Splits, task: int, dtype: torch.dtype) -> 
     """
     shifts = []
     for replica in range(len(splits.train.offset)):
-        now = arriving_rows(stream, splits, task, replica=replica, dtype=dtype)
-        if task == 0:
-            x, y = torch.zeros_like(now.x[0]), torch.zeros_like(now.y[0])
-        else:
-            before = arriving_rows(stream, splits, task - 1, replica=replica, dtype=dtype)
-            x, y = now.x.mean(0) - before.x.mean(0), torch.zeros_like(now.y[0])
-            if stream.kind == "regression":
-                y = now.y.mean(0) - before.y.mean(0)
-        shifts.append((x, y))
+        now, before = (  # the same at the first task
+            arriving_rows(stream, splits, number, replica=replica, dtype=dtype)
+            for number in (task, max(task - 1, 0))
+        )
+        y = torch.zeros_like(now.y[0])
+        if stream.kind == "regression":
+            y = now.y.mean(0) - before.y.mean(0)
+        shifts.append((now.x.mean(0) - before.x.mean(0), y))
     x_all, y_all = zip(*shifts, strict=True)
     return Motion(stream.following, torch.stack(x_all), torch.stack(y_all))
 

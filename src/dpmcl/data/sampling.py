@@ -379,15 +379,13 @@ def _pick(draw: Draw, supply: Supply, context: _Context) -> _Picked:
     elif not draw.replace:
         rank, present = _pick_in_passes(stop - start, supply, context, n)
         item = start[:, None, None] + rank
-    elif draw.of_one == "task":
-        chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)
-        low, high = (offset.gather(1, edge[..., 0])[..., None] for edge in (chosen, chosen + 1))
+    else:
+        low, high = start[:, None, None], stop[:, None, None]
+        if draw.of_one == "task":
+            chosen = keys.integers(context.key, (1,), task + 1, _CHOICE_LANES)
+            low, high = (offset.gather(1, edge[..., 0])[..., None] for edge in (chosen, chosen + 1))
         item = low + keys.integers(context.key, (n,), high - low, context.lane)
         present = (high > low).expand_as(item)
-    else:
-        count = (stop - start)[:, None, None]
-        item = start[:, None, None] + keys.integers(context.key, (n,), count, context.lane)
-        present = (count > 0).expand_as(item)
     if held is None:
         return _Picked(item, present)
     return _Picked(held.position.gather(1, item.flatten(1)).view_as(item), present, item)
