@@ -24,6 +24,8 @@ from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Offer
 from dpmcl.core.model import Kind, Model, Theta
 from dpmcl.core.tree import leaves, stack
+from dpmcl.data.readers import images
+from dpmcl.data.readers.pil_images import plain_image
 from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
@@ -32,6 +34,7 @@ from dpmcl.exceptions import DataError
 from dpmcl.methods._method import Method, State
 from dpmcl.methods.er import ER
 from dpmcl.results.record import Record
+from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
 from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
@@ -65,6 +68,9 @@ TINY_SPEC: dict[str, Any] = {
     "device": "cpu",
     "workers": 1,
 }
+
+SHARES = (0.6, 0.2, 0.2)
+"""The usual shares of training, validation and test rows."""
 
 TWO_LOOPS = ("oml", "cml", "anml")
 
@@ -106,6 +112,25 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     return tmp_path
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the images that were decoded since the test began."""
+    names: list[str] = []
+
+    def spy(image, where, *options):
+        names.append(where)
+        return plain_image(image, where, *options)
+
+    monkeypatch.setattr(images, "plain_image", spy)
+    return names
+
+
+@pytest.fixture(scope="session")
+def digits() -> Stream:
+    """The stream of all digits."""
+    return Digits().build([0])
 
 
 @pytest.fixture
@@ -364,7 +389,7 @@ def train(
 def tiny_task(number: int = 0, stream: Stream | None = None) -> TaskInfo:
     """The description of a task, of the tiny stream by default, that a method receives."""
     stream = stream or tiny_stream()
-    return task_infos(stream, split(stream, [0], (0.6, 0.2, 0.2)))[number]
+    return task_infos(stream, split(stream, [0], SHARES))[number]
 
 
 def tiny_run(
@@ -378,7 +403,7 @@ def tiny_run(
 ) -> SimpleNamespace:
     """Train a method on the tiny stream."""
     stream = tiny_stream(tasks)
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
+    splits = split(stream, seeds, SHARES)
     model = tiny_model(stream, dtype, dropout)
     return train(method, model, stream, splits, seeds, engine or Looped(), evaluation)
 

@@ -8,7 +8,7 @@ import torch
 from conftest import memory_of, own_rows_stream, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
-from dpmcl.data.sampling import Draw, Supply, draw_rows
+from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows
 from dpmcl.data.splits import split
 
 SEEDS = tuple(range(10))
@@ -40,8 +40,8 @@ def supply_of(stream, seeds=SEEDS, task=1):
     return Supply(splits, held, torch.tensor(seeds))
 
 
-def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS):
-    supply = supply_of(stream, seeds, task)
+def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, weighing=None):
+    supply = supply_of(stream, seeds, task)._replace(weighing=weighing)
     return draw_rows(draws, supply, (task, phase), steps, update_keys=2), supply
 
 
@@ -75,23 +75,43 @@ def test_rows_come_from_where_the_draw_says(stream, task):
     assert not made.position
 
 
-def test_segments_together_are_the_whole_phase(stream):
-    whole, _ = drawn(stream)
-    for name, draw in DRAWS.items():
+WITH_REPLACEMENT = {name: draw for name, draw in DRAWS.items() if draw.replace}
+GAMMA = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)
+each_weighing = pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weighing": Weighing(GAMMA, "weights")},
+        {"weighing": Weighing(GAMMA, "sampling"), "draws": WITH_REPLACEMENT},
+    ],
+    ids=["plain", "weights", "sampling"],
+)
+
+
+@each_weighing
+def test_segments_together_are_the_whole_phase(stream, options):
+    whole, _ = drawn(stream, **options)
+    for name, row in whole.row.items():
+        draw = DRAWS[name]
         blocks = () if draw.block is None else (draw.block,)
-        assert whole.row[name].shape == (10, 12, *blocks, draw.batch)
-    parts = [drawn(stream, steps=range(a, b))[0] for a, b in pairwise([0, 1, 2, 11, 12])]
+        assert row.shape == (10, 12, *blocks, draw.batch)
+    cuts = pairwise([0, 1, 2, 11, 12])
+    parts = [drawn(stream, steps=range(a, b), **options)[0] for a, b in cuts]
     for value, *cut in zip(*(leaves(tuple(made)) for made in (whole, *parts)), strict=True):
         assert torch.equal(torch.cat(cut, 1), value)
 
 
-def test_a_seed_draws_the_same_alone_and_among_others(stream):
-    among, _ = drawn(stream)
+@each_weighing
+def test_a_seed_draws_the_same_alone_and_among_others(stream, options):
+    among, _ = drawn(stream, **options)
     for seed in (0, 7):
-        alone, _ = drawn(stream, seeds=(seed,))
+        alone, _ = drawn(stream, seeds=(seed,), **options)
         for many, one in zip(leaves(tuple(among)), leaves(tuple(alone)), strict=True):
             assert torch.equal(many[seed], one[0])
-    unlike = own_rows_stream([[15, 30], [30, 15]])  # nor does the length of its pass depend on them
+
+
+def test_the_length_of_a_pass_does_not_depend_on_the_replicas_beside_it():
+    unlike = own_rows_stream([[15, 30], [30, 15]])
     draws = {"pass": Draw("new", 4, replace=False)}
     both, _ = drawn(unlike, seeds=(0, 1), task=0, draws=draws, steps=range(20))
     count = [both.row["pass"][r][both.present["pass"][r]].unique().numel() for r in (0, 1)]

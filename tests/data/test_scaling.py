@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import tiny_stream
+from conftest import SHARES, tiny_stream
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.scenario import ScenarioSettings
@@ -15,7 +15,6 @@ from dpmcl.data.splits import Rows, Splits, split
 from dpmcl.data.stream import LIMIT, Stream
 from dpmcl.exceptions import DataError
 
-SHARES = (0.6, 0.2, 0.2)
 SEEDS = (0, 1, 5)
 ROWS, TASKS = 40, 3  # a task
 SCALED = torch.tensor([True, False, True, True])
@@ -46,6 +45,10 @@ def made(
     stream = Stream.of(data or labelled(), ScenarioSettings(**scenario))
     splits = split(stream, seeds, SHARES)
     return fit_scale(stream, splits), splits
+
+
+def fitted(stream: Stream, seeds: tuple[int, ...] = (0,)) -> Stream:
+    return fit_scale(stream, split(stream, seeds, SHARES))
 
 
 def first_rows(part: Rows, replica: int) -> list[int]:
@@ -91,9 +94,9 @@ def test_a_seed_has_a_scale_of_its_own_alone_and_among_others():
 
 def test_the_pool_and_the_streams_fingerprint_stay():
     for unscaled in (tiny_stream(), Stream.of(labelled(scaled=None))):
-        assert fit_scale(unscaled, split(unscaled, SEEDS, SHARES)) is unscaled
+        assert fitted(unscaled) is unscaled
     before = Stream.of(labelled("regression"))
-    after = fit_scale(before, split(before, SEEDS, SHARES))
+    after = fitted(before)
     assert after.x is before.x
     assert after.y is before.y
     assert replace(after, scale=None).digest() == before.digest() != after.digest()
@@ -195,7 +198,7 @@ def test_an_offset_changes_nothing_where_numbers_are_scaled(offset):
     targets = (
         Stream.from_table({"a": NEAR, "y": o + 3 * NEAR}, target="y", **ONE) for o in (0, offset)
     )
-    first, second = (fit_scale(s, split(s, SEEDS, SHARES)) for s in targets)
+    first, second = (fitted(s, SEEDS) for s in targets)
     every = torch.arange(60).repeat(3, 1)
     torch.testing.assert_close(batch(first, every).y, batch(second, every).y, atol=1e-4, rtol=0)
     near, far = (column(o + 40 * KIND + 5 * NEAR) for o in (0, offset))
@@ -211,9 +214,7 @@ def test_times_keep_their_differences():
     start, step = 1_700_000_000_000_000_000, 4_000_000  # nanoseconds
     stream = column(start + step * np.arange(60) + KIND)
     assert len(stream.x.unique()) == 60
-    times = batch(
-        fit_scale(stream, split(stream, (0,), SHARES)), torch.arange(60)[None]
-    ).x.flatten()
+    times = batch(fitted(stream), torch.arange(60)[None]).x.flatten()
     assert times.diff().max() / times.diff().min() < 1.001
     with pytest.raises(DataError, match=r"float64 can tell apart.*subtract an offset"):
         column(start + 3 * np.arange(60))
@@ -221,13 +222,11 @@ def test_times_keep_their_differences():
     times = np.where(np.arange(60) < 30, np.arange(60) * 2, np.arange(60) * 3e7)
     stream = Stream.from_table({"t": 1e8 + times, "y": KIND, "p": np.arange(60) // 30}, target="y",
         task="p")  # fmt: skip
-    first = batch(fit_scale(stream, split(stream, (0,), SHARES)), torch.arange(30)[None]).x
+    first = batch(fitted(stream), torch.arange(30)[None]).x
     assert len(first.unique()) == 30
     # A deviation far below the mean is no constant; numbers that differ by rounding alone are.
     for values, deviation in ((1.7e9 + KIND, 0.5), (np.where(KIND == 0, 0.1 + 0.2, 0.3), 1)):
-        stream = column(values)
-        scale = fit_scale(stream, split(stream, (0,), SHARES)).scale
-        assert scale.x_deviation.item() == pytest.approx(deviation)
+        assert fitted(column(values)).scale.x_deviation.item() == pytest.approx(deviation)
 
 
 def test_numbers_of_few_digits_stay_float32():

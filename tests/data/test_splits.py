@@ -6,19 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import complaint, own_rows_stream
+from conftest import SHARES, complaint, own_rows_stream
 from dpmcl.data.splits import hold_out, split
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
 from dpmcl.streams.digits import Digits
 
-SHARES = (0.6, 0.2, 0.2)
 PARTS = ("train", "validation", "test")
-
-
-@pytest.fixture(scope="module")
-def digits() -> Stream:
-    return Digits().build([0])
 
 
 def rows_of(part, replica: int, task: int) -> list[int]:

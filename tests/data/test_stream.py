@@ -10,11 +10,6 @@ from dpmcl.exceptions import SpecError
 from dpmcl.streams.digits import Digits
 
 
-@pytest.fixture(scope="module")
-def digits() -> Stream:
-    return Digits().build([0])
-
-
 def test_a_byte_pool_is_scaled_in_a_batch_and_absent_rows_weigh_nothing():
     x = torch.tensor([[0, 51], [102, 255], [1, 2]], dtype=torch.uint8)
     stream = Stream.from_arrays(x, ["a", "b", "a"])

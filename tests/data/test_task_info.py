@@ -2,12 +2,10 @@
 
 import torch
 
-from conftest import own_rows_stream, tiny_stream
+from conftest import SHARES, own_rows_stream, tiny_stream
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import task_infos
-
-SHARES = (0.6, 0.2, 0.2)
 
 
 def test_classes_and_masks_are_those_of_the_rows_that_arrive():

@@ -13,7 +13,6 @@ import pytest
 
 from conftest import complaint, refused
 from dpmcl import plugins
-from dpmcl.exceptions import SpecError
 from dpmcl.streams import _known_files as known_files
 from packed import contents, folder, noise, tarred, zipped
 
@@ -214,5 +213,3 @@ def test_emnists_letters_count_from_one_and_its_parts_have_files_of_their_own(no
     assert data.classes == tuple("abcdefghijklmnopqrstuvwxyz")
     assert data.y.tolist() == [*range(26), *range(26)]
     assert "emnist-balanced-train" in line(stream("emnist", root=root, download=False))
-    with pytest.raises(SpecError, match="part must be"):
-        stream("emnist", part="capitals")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpmcl.data.splits import split
 from dpmcl.streams.mnist import MNIST
 from packed import contents
 
@@ -24,7 +23,7 @@ def idx(path: Path, header: int) -> np.ndarray:
 
 
 @pytest.mark.data
-def test_mnist_holds_the_files_rows_in_ten_tasks_split_sixty_twenty_twenty(data, tmp_path):
+def test_mnist_holds_the_files_rows_in_ten_tasks(data, tmp_path):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name in FILES:
@@ -41,7 +40,3 @@ def test_mnist_holds_the_files_rows_in_ten_tasks_split_sixty_twenty_twenty(data,
     assert torch.equal(stream.y[stream.row], stream.task)
     counts = torch.bincount(stream.task[0])
     assert counts.tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
-    sizes = [part.offset[0].diff() for part in split(stream, [0], (0.6, 0.2, 0.2))[:3]]
-    assert sizes[0].tolist() == [round(0.6 * n) for n in counts.tolist()]
-    assert sizes[2].tolist() == [round(0.2 * n) for n in counts.tolist()]
-    assert torch.equal(sum(sizes), counts)

@@ -13,7 +13,6 @@ import pytest
 from conftest import complaint, refused
 from dpmcl import plugins
 from dpmcl.exceptions import SpecError
-from dpmcl.streams import torchvision as generic
 from dpmcl.streams.torchvision import NAMED, SETS, Torchvision
 from packed import encoded, noise
 
@@ -55,15 +54,7 @@ def expected_of(images) -> np.ndarray:
     return np.stack(list(images)).transpose(0, 3, 1, 2)
 
 
-def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(eurosat, monkeypatch):
-    decoded = []
-    real = generic.pixels
-
-    def spy(image, where, decoding):
-        decoded.append(where)
-        return real(image, where, decoding)
-
-    monkeypatch.setattr(generic, "pixels", spy)
+def test_a_set_in_folders_is_read_and_not_decoded_twice_unless_it_changes(eurosat, decoded):
     for _ in range(2):
         data = Torchvision(dataset="EuroSAT", download=False).read()
         assert np.array_equal(data.x.numpy(), expected_of(eurosat.values()))

@@ -15,7 +15,7 @@ import torch
 
 from conftest import complaint, refused
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers import entries, images
+from dpmcl.data.readers import entries
 from dpmcl.data.readers.images import Decoding, labelled_images
 from packed import PACKERS, encoded, folder, mapped_file, noise, tarred, zipped
 
@@ -37,20 +37,6 @@ def animals() -> dict[str, bytes]:
 
 
 pytestmark = pytest.mark.usefixtures("nowhere")
-
-
-@pytest.fixture
-def decoded(monkeypatch) -> list[str]:
-    """The files that were decoded since the test began."""
-    names: list[str] = []
-    real = images.pixels
-
-    def spy(image, where, decoding):
-        names.append(where)
-        return real(image, where, decoding)
-
-    monkeypatch.setattr(images, "pixels", spy)
-    return names
 
 
 def line(source: Path, decoding: Decoding = COLOUR) -> str:
