@@ -249,7 +249,7 @@ def numbers_of(values: Any, what: str, rule: str) -> NDArray[Any]:
             raise TypeError(f"got {kind}")
         return array
     except Exception as error:  # NumPy calls methods of the user's objects
-        raise DataError(f"{what} must be {rule} ({reason(error)}).") from None
+        raise DataError(f"{what} must be {rule} ({reason(error)}); convert them.") from None
 
 
 def kind_of(y: Any) -> Kind:
