@@ -1,8 +1,10 @@
 """Files of images made by hand, in folders and archives."""
 
 import io
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,12 @@ def encoded(image, kind: str = "PNG", mode: str | None = None, **options) -> byt
     out = io.BytesIO()
     (image.convert(mode) if mode else image).save(out, kind, **options)
     return out.getvalue()
+
+
+def with_header(png: bytes, width: int, height: int, kind: bytes) -> bytes:
+    """Return a PNG with another size, bit depth and so on in its header. kind: The last 5 bytes."""
+    header = b"IHDR" + struct.pack(">II", width, height) + kind
+    return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
 def folder(path: Path, files: Files) -> Path:

@@ -1,8 +1,6 @@
 """The same images give the same stream from every source, or are refused by name in all of them."""
 
 import io
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from PIL import Image
 
 import dpmcl
 from conftest import refused
-from packed import Files, encoded, folder, noise
+from packed import Files, encoded, folder, noise, with_header
 
 datasets = pytest.importorskip("datasets")
 torchvision = pytest.importorskip("torchvision")
@@ -144,10 +142,9 @@ def test_a_photograph_of_a_phone_shows_its_first_picture(tmp_path):
 def sixteen_bits(mode: str) -> bytes:
     """A PNG of two bytes a channel, which Pillow cannot write in colour."""
     content = encoded(Image.fromarray(noise(0, HEIGHT, 6 * WIDTH).view(np.uint16)))
-    if mode == "RGB":
-        header = b"IHDR" + struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
-        content = content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
-    return content
+    return (
+        with_header(content, WIDTH, HEIGHT, bytes((16, 2, 0, 0, 0))) if mode == "RGB" else content
+    )
 
 
 def see_through(image: Image.Image) -> Image.Image:

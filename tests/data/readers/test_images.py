@@ -1,11 +1,9 @@
 """Images: the same from a folder, a zip and a tar; safe; decoded once."""
 
 import os
-import struct
 import sys
 import tarfile
 import zipfile
-import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +15,7 @@ from conftest import complaint, refused
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers import entries
 from dpmcl.data.readers.images import Decoding, labelled_images
-from packed import PACKERS, encoded, folder, mapped_file, noise, tarred, zipped
+from packed import PACKERS, encoded, folder, mapped_file, noise, tarred, with_header, zipped
 
 COLOUR = Decoding(size=(4, 4), channels=3)
 GREY = Decoding(size=(4, 4), channels=1)
@@ -159,13 +157,6 @@ def test_links_to_files_are_followed_and_those_to_folders_refused(tmp_path):
     assert str(source / "more") in line(source)
 
 
-def claiming(width: int, height: int) -> bytes:
-    """A PNG whose header says that it has so many pixels."""
-    content = encoded(noise(0))
-    header = b"IHDR" + struct.pack(">II", width, height) + content[24:29]
-    return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
-
-
 WHOLE = encoded(noise(0, 40, 40, 3))
 
 
@@ -176,7 +167,7 @@ WHOLE = encoded(noise(0, 40, 40, 3))
         (WHOLE[: len(WHOLE) // 2], "cannot be decoded"),
         (b"no image", "cannot identify"),
         (b"", "cannot identify"),
-        (claiming(20_000, 20_000), "million pixels"),
+        (with_header(WHOLE, 20_000, 20_000, WHOLE[24:29]), "million pixels"),
         (bytes(3 * 2**20), "at most 1 MiB"),
     ],
 )

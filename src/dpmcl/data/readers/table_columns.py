@@ -20,8 +20,6 @@ FEW_NUMBERS = 10
 HALF, MOSTLY = 0.5, 0.9
 """Shares of numbers among the different texts, and among the rows, that make a column numeric."""
 
-_SHOWN = 100  # largest number of names in a line
-
 _KINDS = (
     (pa.types.is_integer, "whole"),
     (pa.types.is_floating, "floats"),
@@ -191,21 +189,6 @@ class Column:
                     f"in {where}; close the quotes, or correct the cell."
                 )
         return distinct, code
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Return names in one line, at most a hundred of them.
-
-    Args:
-        names: Names of columns.
-    """
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(_visible, names[:_SHOWN])) + rest
-
-
-def _visible(name: str) -> str:
-    """Return a column's name, quoted if it is empty, unprintable, or has white space at an end."""
-    return name if name and name == name.strip() and name.isprintable() else repr(name)
 
 
 def _kind(values: Any) -> str:

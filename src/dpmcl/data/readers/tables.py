@@ -16,10 +16,12 @@ from dpmcl.core.settings import Settings
 from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, check_kind, warn_if_classes
 from dpmcl.data.read_errors import reading
-from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column, joined_names
+from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column
 from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import file_source, is_packed, memory_source
 from dpmcl.exceptions import DataError, SpecError, listed, unknown
+
+_SHOWN = 100  # largest number of names in a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,7 @@ def read_table(
         target_text = "a number, scaled" if scaled else "a number"
     notes += [f"target: {target}, {target_text}"]
     notes += [] if task is None else [f"tasks: {task}, {len(tasks)} named by its values"]
-    notes += [f"ignored: {joined_names(left_out)}"] if left_out else []
+    notes += [f"ignored: {_joined(left_out)}"] if left_out else []
     if path and name is None:
         name = Path(path.stem).stem if is_packed(path) else path.stem
     return Labelled(
@@ -198,8 +200,7 @@ def _inputs(
         description = {"numbers": numbers, "categories": categories}.get(field.kind, field.kind)
         names_by_description.setdefault(description, []).append(field.name)
     notes = [
-        f"{description}: {joined_names(names)}"
-        for description, names in names_by_description.items()
+        f"{description}: {_joined(names)}" for description, names in names_by_description.items()
     ]
     blocks = [
         inputs_of_column(field, column) for field, column in zip(fields, columns, strict=True)
@@ -238,3 +239,14 @@ def _targets(column: Column, kind: Kind | None) -> tuple[Kind, Tensor, tuple[str
     if requested is None:
         warn_if_classes(targets)
     return kind, targets, ()
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return names of columns in one line, at most a hundred of them."""
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(_visible, names[:_SHOWN])) + rest
+
+
+def _visible(name: str) -> str:
+    """Return a column's name, quoted if it is empty, unprintable, or has white space at an end."""
+    return name if name and name == name.strip() and name.isprintable() else repr(name)
