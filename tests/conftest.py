@@ -411,4 +411,4 @@ def tiny_run(
 def run_study(spec, folder=None, say=None, **options):
     """Run a study, and pass each log line to `say`."""
     with log_to(say):
-        return runs.run(spec, folder, **options)
+        return runs.run_all([runs.Planned(spec, folder)], **options)[0]

@@ -8,14 +8,13 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dpmcl
-from conftest import tiny_network, tiny_stream
+from conftest import run_study, tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial_weights
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import SpecError
-from dpmcl.study import runs
 from dpmcl.training.spec import Spec
 
 SPEC: dict[str, Any] = {
@@ -86,7 +85,7 @@ def test_products_on_a_cpu_stay_float32():
 def test_a_study_trains_within_them_and_leaves_none(precision):
     first, seen = switches(), []
     changes = {"precision": precision} if precision else {}
-    runs.run(spec(SMALL, **changes), progress=lambda *_: seen.append(switches()))
+    run_study(spec(SMALL, **changes), progress=lambda *_: seen.append(switches()))
     assert ["tf32" if precision else "ieee"] * 3 in seen
     assert switches() == first
 
@@ -95,7 +94,7 @@ def answers() -> np.ndarray:
     x = np.random.default_rng(0).normal(size=(60, 4))
     learner = dpmcl.Learner(updates=3, lr=0.1).learn(x, x[:, 0] > 0)
     streams = (SMALL["stream"], {"name": "sine", "tasks": 2})
-    results = [runs.run(spec(SMALL, stream=stream)) for stream in streams]
+    results = [run_study(spec(SMALL, stream=stream)) for stream in streams]
     errors = [result.records["er"].test.values.ravel() for result in results]
     values = results[1].learner("er").predict(np.zeros((1, 3)))
     return np.concatenate([learner.predict_proba(x).ravel(), *errors, values.ravel()])

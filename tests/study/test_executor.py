@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import dpmcl
+from conftest import run_study
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
 from dpmcl.study import executor, runs
@@ -48,7 +49,7 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> Result:
-    return runs.run(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
+    return run_study(Spec.parse({**TABLE, **changes}), folder, keeping=keeping)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_all_stop_when_told_and_keep_checkpoints(tmp_path):
     spec = Spec.parse({**TABLE, "replicas": 1, "workers": 2, "training": training})
     keeping = Keeping(1e9, stop=lambda: len(started) > 1)  # both processes are at work
     with pytest.raises(Stopped):
-        runs.run(spec, tmp_path, progress, keeping=keeping)
+        run_study(spec, tmp_path, progress=progress, keeping=keeping)
     methods = {path.parts[-3] for path in tmp_path.glob("checkpoints/*/*/*.safetensors")}
     assert methods == {"er", "naive"}
 

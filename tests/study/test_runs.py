@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 
 import dpmcl
+from conftest import run_study
 from dpmcl.exceptions import FolderError
 from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
@@ -85,7 +86,7 @@ def test_progress_counts_the_updates_of_all_replicas():
 
 def test_the_whole_of_several_methods_is_told_too():
     calls: list[tuple[str, int, int]] = []
-    runs.run(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
+    run_study(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
     shares = [done / total for name, done, total in calls if name == runs.ALL]
     assert shares == sorted(shares) and shares[-1] == 1
 

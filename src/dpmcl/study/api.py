@@ -252,7 +252,8 @@ def run(
             if isinstance(progress, bool)
             else _method_progress(progress)
         )
-        return runs.run(checked, folder, report, keeping=keeping, fresh=fresh)
+        planned = runs.Planned(checked, folder)
+        return runs.run_all([planned], report, keeping=keeping, fresh=fresh)[0]
 
 
 @threads(1)

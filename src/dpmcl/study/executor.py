@@ -28,10 +28,11 @@ import torch
 from dpmcl.data.stream import Stream
 from dpmcl.engine import device_of
 from dpmcl.exceptions import DeviceError, Stopped
-from dpmcl.study.starts import Starts
+from dpmcl.study.starts import starts
 from dpmcl.study.worker import Order
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
+from dpmcl.training.progress import ProgressCallback
 from dpmcl.training.spec import Spec
 
 _LOG = logging.getLogger("dpmcl")
@@ -46,23 +47,21 @@ _COMMAND = "import sys; sys.path[:] = {path!r}; from dpmcl.study.worker import m
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """A job, and the trainer of its run."""
+    """A job of a run, and the functions that receive its progress and its outcome.
+
+    Both are called in the thread that called `execute`.
+
+    Attributes:
+        trainer: Trainer of the run.
+        job: The job.
+        progress: Called as progress(done, total), in updates of all replicas of the job.
+        finished: Called with the outcome when the job has finished.
+    """
 
     trainer: Trainer
     job: Job
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Callbacks for progress and results, called in the thread that called `execute`.
-
-    Attributes:
-        progress: Called as progress(assignment, done, total), in updates of all its replicas.
-        finished: Called as finished(assignment, outcome) when a job has finished.
-    """
-
-    progress: Callable[[Assignment, int, int], None]
-    finished: Callable[[Assignment, Outcome], None]
+    progress: ProgressCallback
+    finished: Callable[[Outcome], None]
 
 
 def processes_of(spec: Spec) -> int:
@@ -79,7 +78,7 @@ def processes_of(spec: Spec) -> int:
     return spec.workers or max(1, int(loky.cpu_count()) // spec.threads)
 
 
-def execute(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
+def execute(assignments: Sequence[Assignment], keeping: Keeping) -> None:
     """Run jobs until all have finished, or one has failed.
 
     If a worker dies, its job is left to the next call, which resumes it from its last checkpoint,
@@ -89,23 +88,20 @@ def execute(assignments: Sequence[Assignment], keeping: Keeping, listener: Liste
     Args:
         assignments: The jobs, in the order in which they start.
         keeping: When jobs are saved, and when all of them stop.
-        listener: Receives progress and results.
 
     Raises:
         DeviceError: A worker process was ended from outside.
         Stopped: `keeping` asked the jobs to stop.
         DpmclError: Any error that a job raises.
     """
-    _Execution(assignments, keeping, listener).run()
+    _Execution(assignments, keeping).run()
 
 
 class _Execution:
     """One call of `execute`."""
 
-    def __init__(
-        self, assignments: Sequence[Assignment], keeping: Keeping, listener: Listener
-    ) -> None:
-        self._keeping, self._listener = keeping, listener
+    def __init__(self, assignments: Sequence[Assignment], keeping: Keeping) -> None:
+        self._keeping = keeping
         self._waiting = deque(assignments)
         self._processes = min(processes_of(assignments[0].trainer.spec), len(assignments))
         self._began = time.monotonic()
@@ -116,7 +112,7 @@ class _Execution:
 
     def run(self) -> None:
         with tempfile.TemporaryDirectory(prefix="dpmcl-") as scratch:
-            self._starts = Starts(partial(_save_stream, Path(scratch)))
+            self._scratch = Path(scratch)
             try:
                 self._take_jobs()
                 self._wait()
@@ -143,12 +139,12 @@ class _Execution:
             except Exception as error:
                 self._fail(error)
             else:
-                self._listener.finished(assignment, outcome)
+                assignment.finished(outcome)
             self._receive()
 
-    def _progress_of(self, assignment: Assignment) -> Callable[[int, int], None]:
+    def _progress_of(self, assignment: Assignment) -> ProgressCallback:
         def report(done: int, total: int) -> None:
-            self._listener.progress(assignment, done, total)
+            assignment.progress(done, total)
             self._receive()
             if self._workers is None and time.monotonic() - self._began > WORTH_SECONDS:
                 self._start_workers()
@@ -172,11 +168,6 @@ class _Execution:
         except IndexError:
             return None
 
-    def _order(self, assignment: Assignment) -> Order:
-        """Return the message with which a worker runs a job."""
-        start, stream = self._starts.prepare(assignment.trainer)
-        return Order(start, stream, assignment.job, self._keeping.seconds)
-
     def _should_stop(self) -> bool:
         return self._error is not None or self._keeping.stop()
 
@@ -193,12 +184,12 @@ class _Execution:
 
     def _handle(self, assignment: Assignment, kind: str, content: Any) -> None:
         if kind == "progress":
-            self._listener.progress(assignment, *content)
+            assignment.progress(*content)
         elif kind == "log":
             line, once = content
             _LOG.warning(line, extra={"once": once})
         elif kind == "finished":
-            self._listener.finished(assignment, content)
+            assignment.finished(content)
         elif kind == "died":
             self._lost.append(assignment.job)
         elif not isinstance(content, Stopped) or self._error is None:
@@ -209,7 +200,14 @@ class _Execution:
         count = min(self._processes - 1, len(self._waiting))
         self._workers = []
         try:
-            orders = {assignment: self._order(assignment) for assignment in self._waiting}
+            trainers = [assignment.trainer for assignment in self._waiting]
+            start_of = starts(trainers, partial(_save_stream, self._scratch))
+            orders = {
+                assignment: Order(
+                    *start_of[assignment.trainer], assignment.job, self._keeping.seconds
+                )
+                for assignment in self._waiting
+            }
             for _ in range(count):
                 self._workers.append(_Worker(self._next_assignment, orders, self._inbox))
         except Exception as error:  # a user's object cannot be pickled, or the system refuses

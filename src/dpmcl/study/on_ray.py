@@ -22,9 +22,9 @@ import torch
 from dpmcl.core.threads import threads
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DeviceError, DpmclError, Stopped, needed_for, reason
-from dpmcl.study.executor import Assignment, Listener
+from dpmcl.study.executor import Assignment
 from dpmcl.study.log_lines import logged_to
-from dpmcl.study.starts import Start, Starts
+from dpmcl.study.starts import starts
 from dpmcl.training.job import Job, Outcome, Trainer
 from dpmcl.training.keeper import Keeping
 
@@ -37,16 +37,17 @@ _RETRIES = 3  # restarts of a task whose worker has died
 _POLL = 0.5  # seconds to wait for results between checks of `keeping.stop`
 
 _trainers: dict[bytes, Trainer] = {}
-"""The trainer of a worker's last job, by its pickled `Start`."""
+"""The trainer of a worker's last job, by the pickled function that made it."""
 
 
-def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener: Listener) -> None:
+def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping) -> None:
     """Run jobs on Ray until all have finished, or one has failed.
+
+    Progress is reported when a job is submitted and when it ends.
 
     Args:
         assignments: The jobs, in the order in which they start.
         keeping: When jobs are saved, and when all of them stop.
-        listener: Receives results, and progress when a job is submitted and when it ends.
 
     Raises:
         DeviceError: A job's worker died after every restart; the other jobs have finished.
@@ -56,7 +57,7 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
     with _cluster() as ray:
         waiting = _submit(ray, assignments, keeping)
         for assignment in assignments:
-            listener.progress(assignment, 0, 1)
+            assignment.progress(0, 1)
         lost = set()
         try:
             while waiting:
@@ -68,8 +69,8 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping, listener
                     if outcome is None:
                         lost.add(assignment.job.method)
                         continue
-                    listener.progress(assignment, 1, 1)
-                    listener.finished(assignment, outcome)
+                    assignment.progress(1, 1)
+                    assignment.finished(outcome)
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
@@ -85,10 +86,11 @@ def _submit(ray: Any, assignments: Sequence[Assignment], keeping: Keeping) -> di
     """Submit all jobs to Ray, and return them by the references of their results."""
     train = ray.remote(num_cpus=1, max_retries=_RETRIES)(_train)
     on_gpu = train.options(num_gpus=1)
-    starts = Starts(lambda stream: ray.put(_bytes_of(stream)))
+    trainers = [assignment.trainer for assignment in assignments]
+    start_of = starts(trainers, lambda stream: ray.put(_bytes_of(stream)))
     waiting = {}
     for assignment in assignments:
-        start, stream = starts.prepare(assignment.trainer)
+        start, stream = start_of[assignment.trainer]
         task = train if assignment.trainer.device.type == "cpu" else on_gpu
         reference = task.remote(
             start, stream, assignment.job, seconds=keeping.seconds, path=tuple(sys.path)
@@ -162,8 +164,8 @@ def _train(
     sys.path += [entry for entry in path if entry not in sys.path]
     if start not in _trainers:
         _trainers.clear()  # frees the data of the previous run
-        loaded: Start = cloudpickle.loads(start)
-        _trainers[start] = loaded.trainer(torch.load(BytesIO(stream.data), weights_only=False))
+        loaded = torch.load(BytesIO(stream.data), weights_only=False)
+        _trainers[start] = cloudpickle.loads(start)(loaded)
     trainer = _trainers[start]
     if (checkpoints := trainer.checkpoints(job)) is not None:
         checkpoints.refuse_removed()  # fail early if this machine does not see the folder

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
-from dpmcl.study.executor import Assignment, Listener, execute
+from dpmcl.study.executor import Assignment, execute
 from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
@@ -54,36 +55,6 @@ ALL = "all jobs"
 """Name under which the progress of all jobs together is reported."""
 
 _LOG = logging.getLogger("dpmcl")
-
-
-def run(
-    spec: Spec,
-    folder: Path | None = None,
-    progress: OnProgress | None = None,
-    *,
-    keeping: Keeping | None = None,
-    fresh: bool = False,
-) -> Result:
-    """Run the jobs of a spec that its folder lacks, and return all results in the folder.
-
-    Unfinished jobs resume from their last checkpoints. Without a folder, every job runs and nothing
-    is stored. Messages for the user go to the logger "dpmcl".
-
-    Args:
-        spec: The spec to run.
-        folder: The run folder; None to store nothing.
-        progress: Called with the number of updates done; None for no reports.
-        keeping: How often to write checkpoints, and when to stop.
-        fresh: Run every job anew; the folder keeps its earlier run until the new one has finished.
-
-    Raises:
-        FolderError: The folder holds a run of another spec, data or code, or another process writes
-            to it.
-        Stopped: `keeping` asked the run to stop.
-        DivergenceError: A replica diverged, and the spec asks to stop then.
-        DpmclError: The spec cannot be run for another reason.
-    """
-    return run_all([Planned(spec, folder)], progress, keeping=keeping, fresh=fresh)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +84,16 @@ def run_all(
     on: Where = "here",
     storage: str | None = None,
 ) -> list[Result]:
-    """Run the missing jobs of several runs side by side, as `run` does for one run.
+    """Run the jobs that the folders of runs lack side by side, and return all their results.
+
+    Unfinished jobs resume from their last checkpoints. Without a folder, every job of a run is run
+    and nothing is stored. Messages for the user go to the logger "dpmcl".
 
     Args:
         runs: The runs; each has a folder of its own.
         progress: Called with the number of updates done; None for no reports.
         keeping: How often to write checkpoints, and when to stop.
-        fresh: Run every job anew.
+        fresh: Run every job anew; folders keep their earlier runs until the new ones have finished.
         shard: Selects the jobs to run; None for all.
         on: "here" for this process and worker processes, or "ray" (`study.on_ray`).
         storage: Address of the storage for checkpoints of jobs on Ray; None for the run folders,
@@ -130,7 +104,11 @@ def run_all(
 
     Raises:
         SpecError: `storage` is set, and `on` is "here".
-        DpmclError: Any error of `run`. Jobs that had finished are stored.
+        FolderError: A folder holds a run of another spec, data or code, or another process writes
+            to it.
+        Stopped: `keeping` asked the runs to stop.
+        DivergenceError: A replica diverged, and its spec asks to stop then.
+        DpmclError: A run cannot be made for another reason. Jobs that had finished are stored.
     """
     if storage is not None and on == "here":
         raise SpecError("--storage is for jobs on other machines; add --on ray, or leave it out.")
@@ -143,30 +121,25 @@ def run_all(
             if planned.folder is not None:
                 stack.enter_context(locked(planned.folder))
         streams: dict[str, Stream] = {}
-        active = [_Run(planned, progress, fresh, streams) for planned in runs]
         built: dict[str, Trainer] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            if progress is not None:
+                progress(name, done, total)
+                if has_several:
+                    share = sum(run.share_done for run in active)
+                    progress(ALL, round(1000 * share), 1000 * len(assignments))
+
+        active = [_Run(planned, report, fresh, streams) for planned in runs]
         assignments = [a for run in active for a in run.begin(shard, storage, built)]
+        has_several = len({(a.trainer, a.job.method) for a in assignments}) > 1
         if assignments:
-            owner = {a: run for run in active for a in run.assignments}
-            has_several = len({(a.trainer, a.job.method) for a in assignments}) > 1
-            shares = dict.fromkeys(assignments, 0.0)  # fraction done of each job; jobs count alike
-
-            def report_progress(assignment: Assignment, done: int, total: int) -> None:
-                owner[assignment].report_progress(assignment.job, done, total)
-                shares[assignment] = done / total if total else 1.0  # a method without updates
-                if progress is not None and has_several:
-                    progress(ALL, round(1000 * sum(shares.values())), 1000 * len(shares))
-
-            listener = Listener(
-                report_progress,
-                lambda assignment, outcome: owner[assignment].store(assignment.job, outcome),
-            )
             run_jobs = execute
             if on == "ray":
                 from dpmcl.study.on_ray import execute_on_ray
 
                 run_jobs = execute_on_ray
-            run_jobs(assignments, keeping or Keeping(), listener)
+            run_jobs(assignments, keeping or Keeping())
         return [run.end() for run in active]
 
 
@@ -176,7 +149,7 @@ class _Run:
     def __init__(
         self,
         planned: Planned,
-        progress: OnProgress | None,
+        progress: OnProgress,
         fresh: bool,
         streams: dict[str, Stream],
     ) -> None:
@@ -189,7 +162,6 @@ class _Run:
         self.theta: dict[str, dict[tuple[int, ...], Theta]] = {}
         self.states: dict[tuple[str, int], bytes] = {}
         self.done: dict[Job, tuple[int, int]] = {}
-        self.assignments: list[Assignment] = []
         self.storage: Storage | None = None
         stored = {name: {*record.test.seeds} for name, record in self.records.items()}
         self.missing = {name: {*spec.seeds} - stored.get(name, set()) for name in spec.methods}
@@ -241,8 +213,12 @@ class _Run:
                 write_text(folder / "storage", self.storage.run + "\n")
                 self.storage.write_mark(folder / "spec.toml")
         ordered = self.trainer.longest_first(self.jobs)
-        self.assignments = [Assignment(self.trainer, job) for job in ordered]
-        return self.assignments
+        return [
+            Assignment(
+                self.trainer, job, partial(self.report_progress, job), partial(self.store, job)
+            )
+            for job in ordered
+        ]
 
     def _storage_name(self, folder: Path) -> str:
         """Return the name of the run on storage: the one in the folder, or else a new one."""
@@ -286,11 +262,15 @@ class _Run:
                         path,
                     )
 
+    @property
+    def share_done(self) -> float:
+        """Return the sum of the shares of its jobs that are done; jobs count alike."""
+        # A method without updates has a total of 0.
+        return sum(done / total if total else 1.0 for done, total in self.done.values())
+
     def report_progress(self, job: Job, done: int, total: int) -> None:
         """Report the progress of a method over its jobs; all replicas make equally many updates."""
         self.done[job] = done, total
-        if self.progress is None:
-            return
         jobs = [other for other in self.jobs if other.method == job.method]
         replicas = sum(len(other.seeds) for other in jobs)
         all_done = sum(self.done[other][0] for other in jobs if other in self.done)

@@ -22,7 +22,6 @@ import torch
 
 from dpmcl.exceptions import DpmclError
 from dpmcl.study.log_lines import logged_to
-from dpmcl.study.starts import Start
 from dpmcl.training.job import Job
 from dpmcl.training.keeper import Keeping
 
@@ -31,7 +30,7 @@ class Order(NamedTuple):
     """A job to run.
 
     Attributes:
-        start: Pickled `Start` of the job's run.
+        start: Pickled function that returns the trainer of the job's run (`study.starts`).
         stream: File of the stream (`torch.save`), mapped into memory by all workers.
         job: The job.
         seconds: Seconds between checkpoints within a task.
@@ -69,8 +68,8 @@ def _work(send: Callable[[str, Any], None]) -> NoReturn:
         try:
             if trainer is None or order.start != last_start:
                 trainer = None  # frees the data of the previous run
-                start: Start = pickle.loads(order.start)
-                trainer = start.trainer(torch.load(order.stream, mmap=True, weights_only=False))
+                stream = torch.load(order.stream, mmap=True, weights_only=False)
+                trainer = pickle.loads(order.start)(stream)
                 last_start = order.start
             keeping = Keeping(order.seconds, stopped.is_set)
             outcome = trainer.run(order.job, keeping, lambda *done: send("progress", done))
