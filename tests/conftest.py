@@ -41,7 +41,6 @@ from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.job import measured
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.monitor import MonitorSettings
-from dpmcl.training.motion_check import check_motion
 from dpmcl.training.setup import Setup
 from python_process import Ended
 
@@ -366,7 +365,6 @@ def train(
         weights=tuple(options.pop("weights", ())),
     )
     monitor = options.pop("watched", None) or MonitorSettings()
-    check_motion(method, stream, setup.phases[0], monitor.drift)
     keeper = options.pop("keeper", None) or Keeper(Keeping())
     with log_to(note):
         outcome = measured(

@@ -26,10 +26,11 @@ from dpmcl.learner.pool import Examples, Group, chunk_stream
 from dpmcl.methods._method import State
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.bytes_kept import all_task_draws
+from dpmcl.training.checks import check
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import evaluated_states
 from dpmcl.training.last_state import HeldRows, LastState, held_rows, with_slot_positions
-from dpmcl.training.loop import after_evaluation_phases, check, learn_task
+from dpmcl.training.loop import after_evaluation_phases, learn_task
 from dpmcl.training.memories import empty_memories
 from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.observer import Observer

@@ -12,8 +12,9 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Engine, Looped
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods._method import Method
+from dpmcl.training.checks import check
 from dpmcl.training.evaluation import evaluate, evaluated_states
-from dpmcl.training.loop import after_evaluation_phases, check, first_state, learn_task
+from dpmcl.training.loop import after_evaluation_phases, first_state, learn_task
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 

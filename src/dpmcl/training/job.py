@@ -27,13 +27,13 @@ from dpmcl.results.record import Record, merge
 from dpmcl.training.arriving import Arriving
 from dpmcl.training.bytes_kept import with_bytes_kept
 from dpmcl.training.checkpoints import Checkpoints, Origin
+from dpmcl.training.checks import check
 from dpmcl.training.divergence import FreezeNonFinite
 from dpmcl.training.evaluation import Evaluation, Score, evaluated_states
 from dpmcl.training.keeper import Keeper, Keeping
 from dpmcl.training.last_state import last_states
-from dpmcl.training.loop import after_evaluation_phases, check, first_state, planned_work, train
+from dpmcl.training.loop import after_evaluation_phases, first_state, planned_work, train
 from dpmcl.training.monitor import Monitor, MonitorSettings
-from dpmcl.training.motion_check import check_motion
 from dpmcl.training.observer import Observer
 from dpmcl.training.progress import Progress, ProgressCallback
 from dpmcl.training.second_order import noise_warning
@@ -236,12 +236,11 @@ class Trainer:
             job: The job.
 
         Raises:
-            SpecError: As for `loop.check`, or a setting needs dx and the stream cannot supply it.
-            ModelError: As for `loop.check`.
+            SpecError: As for `checks.check`.
+            ModelError: As for `checks.check`.
         """
         setup = self.setup(job)
-        check(setup)
-        check_motion(setup.method, setup.stream, setup.phases[0], self.spec.monitor.drift)
+        check(setup, self.spec.monitor.drift)
         warn_if_clipped(setup.stream)
 
     def setup(self, job: Job) -> Setup:

@@ -11,6 +11,7 @@ from dpmcl.core.generators import states
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.methods._method import Phase, State
+from dpmcl.training.checks import check
 from dpmcl.training.divergence import choose_state
 from dpmcl.training.memories import (
     empty_memories,
@@ -20,8 +21,7 @@ from dpmcl.training.memories import (
     overrides,
 )
 from dpmcl.training.observer import Observer, Segment
-from dpmcl.training.second_order import check_second_derivatives
-from dpmcl.training.setup import Setup, check_augmentation, check_passes, check_splits
+from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import locating_errors
 
@@ -58,23 +58,6 @@ def train(
     while run.position.task < setup.tasks:
         run = learn_task(setup, run, observers)
     return run
-
-
-def check(setup: Setup) -> None:
-    """Check before training that a method can be trained on its stream with its network.
-
-    Args:
-        setup: Setup of the run.
-
-    Raises:
-        SpecError: The method draws rows that it may not see, augments inputs that are not images,
-            or makes passes over tasks whose replicas have different numbers of rows.
-        ModelError: The method needs second derivatives, which the network does not have.
-    """
-    check_augmentation(setup)
-    check_passes(setup)
-    check_splits(setup.method, [*setup.phases, *setup.evaluation_phases])
-    check_second_derivatives(setup)
 
 
 def first_state(setup: Setup) -> RunState:

@@ -1,7 +1,7 @@
 """The setup of a job: what is fixed while one method is trained for a group of replicas."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Feed
-from dpmcl.exceptions import SpecError, printable
+from dpmcl.exceptions import printable
 from dpmcl.methods._method import Batches, Method, Phase, State, Update
 from dpmcl.training.state import Position, RunState
 
@@ -263,62 +263,3 @@ def _with_augmentation(
         return plain(state, changed, key)
 
     return update
-
-
-def check_augmentation(setup: Setup) -> None:
-    """Check that the inputs are images if the method augments its batches.
-
-    Args:
-        setup: Setup of the run.
-
-    Raises:
-        SpecError: The method augments inputs that are not images.
-    """
-    shape = tuple(setup.stream.x.shape[1:])
-    if setup.method.augmenting and len(shape) != 3:
-        raise SpecError(
-            "augment changes images, (channels, height, width), and this stream's inputs have the "
-            f"shape {shape}; leave `augment` out for it."
-        )
-
-
-def check_passes(setup: Setup) -> None:
-    """Check that a pass over a task's rows has the same updates in all replicas.
-
-    Args:
-        setup: Setup of the run.
-
-    Raises:
-        SpecError: Updates are counted in passes, and replicas have different numbers of rows.
-    """
-    counts = setup.splits.train.offset.diff(dim=1)
-    unequal = (counts != counts[0]).any(dim=0).nonzero()
-    if setup.method.passes is not None and len(unequal):
-        task = int(unequal[0])
-        raise SpecError(
-            "passes needs as many training rows of a task in every replica, or results of a seed "
-            f"depend on the seeds beside it; task {task} ('{setup.stream.tasks[task]}') has "
-            f"{int(counts[:, task].min())} to {int(counts[:, task].max())}. Set updates instead."
-        )
-
-
-def check_splits(method: Method, tasks: Sequence[Sequence[Phase]]) -> None:
-    """Check that a method declares it if it trains on validation rows.
-
-    Args:
-        method: The method.
-        tasks: Phases of each task.
-
-    Raises:
-        SpecError: A phase draws validation rows, and `trains_on_validation` is False.
-    """
-    if method.trains_on_validation:
-        return
-    for phase in (phase for phases in tasks for phase in phases):
-        for name, draw in phase.draws.items():
-            if draw.split == "validation":
-                raise SpecError(
-                    f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
-                    "methods never train on; set trains_on_validation = True in "
-                    f"{type(method).__name__}, so that tables say so."
-                )

@@ -1,0 +1,87 @@
+"""Checks, before training, that a method can be trained on its stream with its network."""
+
+from dpmcl.exceptions import SpecError
+from dpmcl.optimisers.theorem import Theorem
+from dpmcl.training.second_order import check_second_derivatives
+from dpmcl.training.setup import Setup
+
+
+def check(setup: Setup, drift: str = "inputs") -> None:
+    """Check before training that a method can be trained on its stream with its network.
+
+    Args:
+        setup: Setup of the run.
+        drift: How the monitor finds dx (`monitor.drift`).
+
+    Raises:
+        SpecError: The method draws rows that it may not see, augments inputs that are not images,
+            makes passes over tasks whose replicas have different numbers of rows, or needs dx in a
+            form that the stream cannot supply.
+        ModelError: The method needs second derivatives, which the network does not have.
+    """
+    _check_augmentation(setup)
+    _check_passes(setup)
+    _check_splits(setup)
+    check_second_derivatives(setup)
+    _check_motion(setup, drift)
+
+
+def _check_augmentation(setup: Setup) -> None:
+    """Check that the inputs are images if the method augments its batches."""
+    shape = tuple(setup.stream.x.shape[1:])
+    if setup.method.augmenting and len(shape) != 3:
+        raise SpecError(
+            "augment changes images, (channels, height, width), and this stream's inputs have the "
+            f"shape {shape}; leave `augment` out for it."
+        )
+
+
+def _check_passes(setup: Setup) -> None:
+    """Check that a pass over a task's rows has the same updates in all replicas."""
+    counts = setup.splits.train.offset.diff(dim=1)
+    unequal = (counts != counts[0]).any(dim=0).nonzero()
+    if setup.method.passes is not None and len(unequal):
+        task = int(unequal[0])
+        raise SpecError(
+            "passes needs as many training rows of a task in every replica, or results of a seed "
+            f"depend on the seeds beside it; task {task} ('{setup.stream.tasks[task]}') has "
+            f"{int(counts[:, task].min())} to {int(counts[:, task].max())}. Set updates instead."
+        )
+
+
+def _check_splits(setup: Setup) -> None:
+    """Check that a method declares it if it trains on validation rows."""
+    if setup.method.trains_on_validation:
+        return
+    tasks = (*setup.phases, *setup.evaluation_phases)
+    for phase in (phase for phases in tasks for phase in phases):
+        for name, draw in phase.draws.items():
+            if draw.split == "validation":
+                raise SpecError(
+                    f"Draw '{name}' of phase '{phase.name}' has validation rows, which other "
+                    "methods never train on; set trains_on_validation = True in "
+                    f"{type(setup.method).__name__}, so that tables say so."
+                )
+
+
+def _check_motion(setup: Setup, drift: str) -> None:
+    """Check that the stream can supply dx in the form that the run needs."""
+    method, stream = setup.method, setup.stream
+    requests = {"monitor.drift": drift}
+    if isinstance(method.rule, Theorem):
+        requests["optimiser.drift"] = method.rule.drift
+    for phase in setup.phases[0]:
+        for name, draw in phase.draws.items():
+            setting = hasattr(method, "fourth_term")
+            requests["fourth_term" if setting else f"draw '{name}', moved"] = draw.moved or ""
+    for name, how in requests.items():
+        if how == "exact" and stream.following is None:
+            raise SpecError(
+                f"{name} = 'exact' needs a stream that knows its dynamics (one of an equation, as "
+                f"lorenz), got '{stream.name}'; leave it out, or estimate."
+            )
+        if how == "estimated" and stream.kind != "regression":
+            raise SpecError(
+                f"{name} = 'estimated' moves inputs and targets of a regression, got the classes "
+                f"of '{stream.name}'; use 'off'."
+            )
