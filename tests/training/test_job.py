@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dpmcl
+from conftest import refused
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.naive import Naive
@@ -37,10 +38,21 @@ def test_every_seed_of_every_method_is_in_one_job_and_runs_as_in_a_study():
         assert torch.equal(a, b[: len(a)])
 
 
-def test_a_job_is_checked_before_training():
-    job_trainer = trainer("er", monitor={"watch": ["terms"], "drift": "exact"})
-    with pytest.raises(SpecError, match="'exact' needs a stream that knows"):
-        job_trainer.check(Job("er", (5, 6)))
+SINE = {"name": "sine", "tasks": 2, "rows": 20, "outputs": 3}
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        ({"monitor": {"drift": "exact"}}, "'exact' needs a stream that knows"),
+        ({"evaluation": {"arriving": True}}, "needs training.passes = 1"),
+        ({"evaluation": {"confusion": True}, "stream": SINE}, "a regression has none"),
+    ],
+)
+def test_a_job_is_checked_before_a_folder_is_begun(top, message, tmp_path):
+    table = trainer("er", **top).spec.to_table()
+    refused(lambda: dpmcl.run(table, out=tmp_path / "run"), message, error=SpecError)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_engine_is_chosen_by_the_largest_batch_of_all_methods(monkeypatch):

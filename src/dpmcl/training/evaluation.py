@@ -146,21 +146,25 @@ def predict(setup: Setup, state: State, rows: Rows) -> dict[str, np.ndarray]:
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
-@dataclass(frozen=True)
 class Score(Observer):
     """Evaluates the replicas before the first task and after each.
 
-    Attributes:
+    Args:
         evaluation: Settings of evaluation.
+        setup: Setup of the run.
+
+    Raises:
+        SpecError: The confusion matrix of a regression is asked for.
     """
 
-    evaluation: Evaluation
-
-    def begin(self, setup: Setup, run: RunState) -> RunState:
-        if self.evaluation.confusion and setup.model.kind == "regression":
+    def __init__(self, evaluation: Evaluation, setup: Setup) -> None:
+        self.evaluation = evaluation
+        if evaluation.confusion and setup.model.kind == "regression":
             raise SpecError(
                 "evaluation.confusion counts classes, and a regression has none; leave it out."
             )
+
+    def begin(self, setup: Setup, run: RunState) -> RunState:
         if all(_PREFIX + split in run.values for split in self._splits):
             return run
         shape = (len(setup.seeds), 1 + setup.tasks, setup.tasks)

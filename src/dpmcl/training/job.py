@@ -236,11 +236,14 @@ class Trainer:
             job: The job.
 
         Raises:
-            SpecError: As for `checks.check`.
+            SpecError: As for `checks.check`, `Score` and `Arriving`.
             ModelError: As for `checks.check`.
         """
         setup = self.setup(job)
         check(setup, self.spec.monitor.drift)
+        Score(self.spec.evaluation, setup)  # observers check their settings when they are made
+        if self.spec.evaluation.arriving:
+            Arriving(setup)
         warn_if_clipped(setup.stream)
 
     def setup(self, job: Job) -> Setup:
@@ -314,7 +317,7 @@ def measured(
         setup.warn(warning, once="noise")
     if warning := setup.method.remark(setup.task_infos):
         setup.warn(warning, once="remark")
-    score = Score(evaluation)
+    score = Score(evaluation, setup)
     watching = Monitor(monitor, setup) if monitor.active else None
     rule = setup.method.rule
     observers: list[Observer] = [FreezeNonFinite(on_divergence)]
