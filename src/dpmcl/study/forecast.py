@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dpmcl.core.threads import threads
-from dpmcl.results import store
+from dpmcl.study import identity
 from dpmcl.study.runs import Planned
 from dpmcl.training.job import Job, Trainer, read_stream, trainer_key
 from dpmcl.training.loop import first_state, learn_task
@@ -53,8 +53,7 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         if key not in built:
             built[key] = Trainer(spec, read_stream(spec, spec.seeds[:1]))
         trainer = Trainer(spec, built[key].stream, like=built[key])
-        folder = planned.folder
-        records = store.load(folder).records if folder is not None and store.is_run(folder) else {}
+        records = {} if planned.folder is None else identity.read_folder(planned.folder).records
         done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
             kind = repr((key, type(method), _cost_settings(method.to_table())))

@@ -98,15 +98,12 @@ def finite_replicas(state: State) -> Tensor:
     Args:
         state: State with a leading replica dimension.
     """
-    out: Tensor | None = None
-    for leaf in leaves(tuple(state)):
-        if leaf.is_floating_point():
-            leaf_finite: Tensor = (
-                leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
-            )
-            out = leaf_finite if out is None else out & leaf_finite
-    assert out is not None
-    return out
+    finite = [
+        leaf.isfinite().unsqueeze(1).flatten(1).all(1)
+        for leaf in leaves(tuple(state))
+        if leaf.is_floating_point()
+    ]
+    return torch.stack(finite).all(0)
 
 
 def choose_state(alive: Tensor, new: State, old: State) -> State:
