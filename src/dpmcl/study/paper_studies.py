@@ -8,8 +8,8 @@ from dpmcl import presets
 from dpmcl.core.choices import Preset
 from dpmcl.exceptions import SpecError, unknown
 from dpmcl.results.paper import METHODS, STREAMS
+from dpmcl.study.api import Request
 from dpmcl.study.plan import Variant, variants, warn_of_overrides
-from dpmcl.training import spec
 
 ZETA, KAPPA = "methods.dpmcl.zeta", "methods.dpmcl.kappa"
 """The axes of Figure 3."""
@@ -52,14 +52,11 @@ class Choice:
             SpecError: There is no preset for the stream.
         """
         name = f"paper-{stream}" if self.preset == "paper" else stream
-        table = spec.normalised(spec.parse_toml(presets.text(name), f"preset '{name}'"))
-        known = table["methods"]
-        table["methods"] = {method: known.get(method, {}) for method in self.methods or methods}
-        table["replicas"] = self.replicas or replicas
-        if self.tasks is not None:
-            table = spec.with_changes(table, {"stream": {"tasks": self.tasks}})
-        warn_of_overrides(table, self.changes or {})
-        return spec.with_changes(table, self.changes or {})
+        presets.text(name)  # refuses a stream without a preset
+        request = Request(name).choose(self.methods or methods)
+        request.update(replicas=self.replicas or replicas, tasks=self.tasks)
+        warn_of_overrides(request.table, self.changes or {})
+        return request.change(self.changes or {}).table
 
 
 def table1(choice: Choice) -> list[Variant]:
