@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,13 @@ PRELOADED = [  # imported by the fork server; a run's first update would import 
     "sklearn.datasets",
 ]
 LONGEST = 300.0  # seconds that a process may take
+
+
+def fork_server() -> ForkServerContext:
+    """Return the context of processes that are forked from one that has imported the package."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +132,7 @@ def run_and_kill(
     Raises:
         RuntimeError: The run failed.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = fork_server()
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=run_study, args=(table, folder, seconds, writer))
     process.start()
@@ -148,10 +155,11 @@ def run_and_kill(
 
 
 class Case(NamedTuple):
-    """A stream and an engine."""
+    """A stream, an engine, and the methods of a run."""
 
     stream: str
     engine: str
+    methods: tuple[str, ...] = METHODS
 
 
 class Whole(NamedTuple):
@@ -193,7 +201,7 @@ def kill_repeatedly(
     """Kill one run up to `most_kills` times, then let it finish.
 
     Args:
-        case: Stream and engine.
+        case: Stream, engine and methods.
         folder: Run folder.
         reference: Uninterrupted run of the same case.
         rng: Generator of the moments at which processes are killed.

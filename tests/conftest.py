@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+import dpmcl
 from dpmcl import cli
 from dpmcl.core import keys, memory
 from dpmcl.core.errors import Errors
@@ -410,3 +411,19 @@ def run_study(spec, folder=None, say=None, **options):
     """Run a study, and pass each log line to `say`."""
     with log_to(say):
         return runs.run_all([runs.Planned(spec, folder)], **options)[0]
+
+
+def interrupt(spec: Any, when: Callable[[str, int, int], bool], **options: Any) -> None:
+    """Interrupt a run when its progress, (method, done, total), fulfils a condition."""
+
+    def leave(*progress: Any) -> None:
+        if when(*progress):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dpmcl.run(spec, progress=leave, **options)
+
+
+def fail_if_trained(*_: Any) -> None:
+    """Report progress, which a run that has nothing to train does not make."""
+    raise AssertionError("something was trained")

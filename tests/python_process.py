@@ -1,6 +1,5 @@
 """Python processes that start at once: they are forked from one that has imported the package."""
 
-import multiprocessing
 import os
 import runpy
 import sys
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks import resume_check
+from benchmarks.resume_check import fork_server
 
 
 class Ended(NamedTuple):
@@ -30,11 +29,9 @@ class PythonProcess:
     """
 
     def __init__(self, *arguments: str, folder: Path) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(resume_check.PRELOADED)
         self._scratch = tempfile.TemporaryDirectory()
         self._printed = Path(self._scratch.name)
-        self._process = context.Process(
+        self._process = fork_server().Process(
             target=_run, args=(arguments, folder, dict(os.environ), self._printed)
         )
         self._process.start()

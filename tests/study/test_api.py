@@ -56,19 +56,6 @@ def run(source: Any, **options: Any) -> Result:
 # sources
 
 
-def test_a_run_folder_goes_on_in_itself(stream, here):
-    spec = {"stream": {"name": "digits", "tasks": 2}, "methods": ["er"], "replicas": 1}
-    few = {key: value for key, value in FEW.items() if key != "workers"}
-    dpmcl.run(spec, settings=few, out="run")
-    trained: list[str] = []
-    again = dpmcl.run("run", progress=lambda method, *_: trained.append(method))
-    assert trained == []
-    assert again.table() == dpmcl.load("run").table()
-    dpmcl.run(Path("run"), replicas=2)
-    assert dpmcl.load("run").errors["er"].seeds == (0, 1)
-    assert "training.lr" in message_of(dpmcl.run, "run", settings={"training.lr": 0.5})
-
-
 @pytest.mark.parametrize("source", [pd.DataFrame(X), None, b"digits", ""])
 def test_a_source_of_another_type_is_told_what_makes_a_stream(source):
     line = message_of(dpmcl.run, source)
@@ -138,6 +125,7 @@ def test_methods_may_be_one_name_or_a_table(stream):
         ({"er": None}, "[methods.er] must be a table"),
         ([ER(updates=3)], "instance of ER"),
         ({"mine": ER(updates=3)}, "instance of ER"),
+        ({"slow": {"lr": 1e-4}}, "No method 'slow'"),
         ({"mine": {"method": 5}}, "subclasses of dpmcl.Method, got 5"),
         ([], "at least one method"),
         ([int], "subclasses of dpmcl.Method"),
@@ -209,11 +197,9 @@ def test_one_monitor_may_be_a_string(stream):
 
 HUGE = 10**5000  # too many digits for a repr
 ODD = [
-    None, True, -1, 0, 1, 2, 2**63, 10**30, HUGE, 0.5, -0.0, float("nan"), float("inf"), 1j,
-    np.float32(0.5), np.int64(1), np.array([0.5, 0.5]), np.array("x"), torch.tensor(1),
-    torch.zeros(2, 2), torch.zeros(2).to_sparse(), Path("x"), Path(), b"x", object(), int, ER,
-    ER(), lambda: 1, datetime.date(2020, 1, 1), nested(), X, pd.DataFrame(X), range(3), {"er"},
-    dpmcl.Stream, "er", "mlp", "digits", "dpmcl.methods.er:ER", "os:getcwd", ":", "x:y", "sgd",
+    None, True, -1, 0, 2, 2**63, HUGE, 0.5, float("nan"), 1j, np.float32(0.5), np.array([0.5, 0.5]),
+    torch.tensor(1), torch.zeros(2).to_sparse(), Path("x"), b"x", object(), int, ER, lambda: 1,
+    datetime.date(2020, 1, 1), nested(), pd.DataFrame(X), {"er"}, "er", "digits", "os:getcwd", ":",
 ]  # fmt: skip
 ARGUMENTS = ("source", "methods", "replicas", "seed", "tasks", "device", "engine", "monitor")
 KEYS = (
@@ -321,7 +307,7 @@ def test_runs_in_several_threads_are_those_of_one(stream):
         )
 
     with ThreadPoolExecutor(3) as pool:
-        together = list(pool.map(errors, range(6)))
+        together = list(pool.map(errors, range(3)))
     for seed, values in enumerate(together):
         np.testing.assert_array_equal(values, errors(seed))
 

@@ -44,7 +44,7 @@ def test_every_method_has_as_many_updates_as_fit(text: str) -> None:
         )
         assert f"{math.ceil(spent):,} {budget.unit} a task" in line and line.startswith(name)
     assert spec.methods["naive"].updates > 4 * spec.methods["dpmcl"].kappa * (text[0] == "f")
-    spent = dpmcl.run({**spec.to_table(), "replicas": 1}).records["dpmcl"].work[0]
+    spent = dpmcl.run(spec.to_table(), methods=["dpmcl"], replicas=1).records["dpmcl"].work[0]
     assert spent.flops == 2 * cost(
         replace(before.setup(Job("dpmcl", (0,))), method=spec.methods["dpmcl"]), "flops"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dpmcl
-from conftest import TINY_SPEC
+from conftest import TINY_SPEC, refused
 from dpmcl.exceptions import FolderError
 from dpmcl.training import keeper, loop
 
@@ -109,7 +109,7 @@ def check_readable(folder: Path) -> None:
             dpmcl.load(folder)
 
 
-@pytest.mark.parametrize("code", [None, errno.ENOSPC, errno.EIO], ids=["crash", "full", "broken"])
+@pytest.mark.parametrize("code", [None, errno.ENOSPC], ids=["crash", "full"])
 @pytest.mark.parametrize("first", range(5))
 def test_an_error_or_a_crash_at_each_step(first, code, clean, tmp_path):
     """Each step fails in turn, in the same folder; then the run resumes without a fault.
@@ -166,10 +166,8 @@ def test_a_folder_removed_in_the_middle(number, seconds, share, tmp_path, monkey
         if next(calls) == number:
             shutil.rmtree(folder)
 
-    with pytest.raises(FolderError, match="was removed") as caught:
-        dpmcl.run(SPEC, out=folder, checkpoint_seconds=seconds, progress=progress)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
+    removed = {"out": folder, "checkpoint_seconds": seconds, "progress": progress}
+    refused(lambda: dpmcl.run(SPEC, **removed), "was removed", str(folder), error=FolderError)
     assert not folder.exists()
     run(folder)
     assert dpmcl.load(folder).errors

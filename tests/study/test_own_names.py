@@ -47,11 +47,3 @@ def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
 def test_names_that_mislead_are_refused(methods: dict, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Spec.parse({**TABLE, "methods": methods})
-
-
-def test_names_of_ones_own_in_python() -> None:
-    methods = {"er": {}, "slow": {"method": "er", "lr": 1e-4}}
-    result = dpmcl.run({**TABLE, "methods": ["naive"]}, methods=methods)
-    assert [row["method"] for row in result.rows()] == ["er", "slow"]
-    with pytest.raises(SpecError, match="No method 'slow'"):
-        dpmcl.run(TABLE, methods={"slow": {"lr": 1e-4}})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmcl
-from conftest import TINY_SPEC
+from conftest import TINY_SPEC, interrupt
 from dpmcl.exceptions import FolderError, ModelError
 from dpmcl.networks.mlp import MLP
 from dpmcl.study.lock import locked
@@ -33,13 +33,9 @@ def earlier_runs(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("before-fresh*"))
 
 
-def interrupt(spec: Any, folder: Path, at: str = "er") -> None:
-    def leave(method: str, done: int, total: int) -> None:
-        if method == at and done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec, out=folder, progress=leave, fresh=True, methods=["naive", "er"])
+def interrupt_fresh(spec: Any, folder: Path, at: str = "er") -> None:
+    anew = {"out": folder, "fresh": True, "methods": ["naive", "er"]}
+    interrupt(spec, lambda method, done, _: method == at and done > 0, **anew)
 
 
 def test_fresh_starts_anew(folder):
@@ -63,13 +59,13 @@ def test_fresh_starts_anew(folder):
 
 def test_an_interrupted_run_loses_nothing(folder, caplog):
     before = contents(folder)
-    interrupt(FASTER, folder)
+    interrupt_fresh(FASTER, folder)
     earlier = folder / "before-fresh"
     assert f"is kept in {earlier} until" in caplog.text
     assert contents(earlier) == before
     assert dpmcl.load(earlier).errors["er"].seeds == (0,)
     assert list(dpmcl.load(folder).errors) == ["naive"]
-    interrupt(TINY_SPEC, folder, at="naive")  # the kept run stays, the unfinished one is removed
+    interrupt_fresh(TINY_SPEC, folder, at="naive")  # removes the unfinished run alone
     assert contents(earlier) == before
     dpmcl.run(TINY_SPEC, methods=["naive"], out=folder)  # er is still missing
     assert earlier_runs(folder) == ["before-fresh"]

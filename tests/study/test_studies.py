@@ -106,7 +106,7 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     assert again.stdout == ""  # nothing was missing
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
     other_study = tmp_path / "other"
-    study(mine, "--out", other_study, "--set", "training.updates=3")
+    study(mine, "--out", other_study, "--set", "training.updates=3", "--shard", "1/6")
     with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
         CliRunner().invoke(
             app, ["merge", str(tmp_path / "all"), str(other_study)], catch_exceptions=False
@@ -117,6 +117,7 @@ def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeyp
     monkeypatch.setenv("DPMCL_DATA", str(data))
     words = ["table1", "--streams", "digits,mnist", "--methods", "er,naive", "--replicas", "2"]
     words += ["--tasks", "2", "--set", "training.updates=40", "--set", "network.hidden=8"]
+    words += ["--set", "evaluation.test_rows=50"]
     out = tmp_path / "killed"
     process = PythonProcess("-m", "dpmcl", "study", *words, "--out", str(out), folder=tmp_path)
     for _ in range(1200):
@@ -133,16 +134,6 @@ def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeyp
     assert oml.split()[3:] == ["0.023(0.001)", "-", "0", "not", "run"]
     assert "digits  naive" in text  # not in the paper
     assert (out / "table1.png").exists()
-
-
-def test_a_sweep_is_a_study_and_keeps_a_budget(tmp_path):
-    words = "run digits --method er --replicas 2 --tasks 2 --set network.hidden=8 --budget rows=64"
-    words += f" --sweep training.lr=0.01,0.1 --out {tmp_path}"
-    done = CliRunner().invoke(app, words.split())
-    assert done.exit_code == 0
-    loaded = store.load(tmp_path / "lr=0.1")
-    assert loaded.records["er"].work[0].rows_backpropagated == 2 * 64
-    assert loaded.spec["training"]["lr"] == 0.1
 
 
 def test_a_figure_has_the_settings_that_a_budget_leaves():

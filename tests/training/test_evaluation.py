@@ -93,19 +93,6 @@ def test_a_constant_regressor_has_the_squared_distance(engine):
     assert errors.tolist() == [[1.0, 4.0, 9.0], [1.5**2, 0.5**2, 0.5**2]]
 
 
-@ENGINES
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_rows_may_be_taken_in_any_chunks(engine, at_once, monkeypatch):
-    stream = tiny_stream()
-    model = tiny_model(stream)
-    theta = initial_weights(model, [0, 1])
-    rows = split(stream, [0, 1], SHARES).test
-    whole = evaluate(engine, model, theta, stream, rows, range(3))
-    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
-    assert torch.equal(evaluate(engine, model, theta, stream, rows, range(3)), whole)
-    assert len(whole.unique()) > 2
-
-
 def test_dropout_has_no_part_in_an_evaluation():
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).test
@@ -151,7 +138,7 @@ def test_the_pattern_for_two_of_five_by_hand():
 
 
 @pytest.mark.parametrize("future", [False, True])
-@pytest.mark.parametrize("every", [1, 2, 3, 7])
+@pytest.mark.parametrize("every", [2, 7])
 def test_after_every_so_many_tasks_all_seen_and_else_the_newest(every, future, full):
     found = run_er(evaluate_every=every, future=future, train=True).errors
     for name in ("test", "train"):
@@ -167,7 +154,7 @@ def test_after_every_so_many_tasks_all_seen_and_else_the_newest(every, future, f
             np.testing.assert_array_equal(metric(found["test"]), metric(full.errors["test"]))
 
 
-@pytest.mark.parametrize("rows", [1, 5, 20, 1000])
+@pytest.mark.parametrize("rows", [5, 20])
 def test_so_many_rows_of_each_task_and_split(rows, full):
     found = run_er(test_rows=rows, train=True).errors
     for name, all_rows in ROWS.items():
@@ -206,8 +193,7 @@ def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_num
 
 
 @ENGINES
-@pytest.mark.parametrize("at_once", [7, 1000])
-@pytest.mark.parametrize("rows", [1, 3, 100])
+@pytest.mark.parametrize(("rows", "at_once"), [(1, 1000), (3, 1), (100, 7)])
 def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engine, monkeypatch):
     monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
     sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]

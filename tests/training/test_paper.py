@@ -10,6 +10,8 @@ SIX = ["naive", "dpmcl", "oml", "cml", "anml", "er"]
 SMALL = {
     "training.updates": 4,
     "training.batch": 4,
+    "evaluation.test_rows": 20,
+    "network.hidden": 16,
     "methods.dpmcl.kappa": 2,
     "methods.dpmcl.zeta": 1,
     **{f"methods.{m}.{n}": 2 for m in ("oml", "cml", "anml") for n in ("n_meta", "n_grad")},
