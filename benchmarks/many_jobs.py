@@ -32,6 +32,7 @@ from dpmcl.study import protocol, studies
 from dpmcl.study.forecast import forecast, forecast_lines
 from dpmcl.study.merging import merge
 from dpmcl.study.plan import Variant, variants
+from dpmcl.study.result import load
 from dpmcl.study.runs import Planned
 from dpmcl.study.shard import Shard, shard_of
 
@@ -102,9 +103,8 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
             lines = forecast_lines(forecast(planned), 2)
         assert f"0 of {runs * seeds} jobs are missing" in lines[-1]
         with timed(seconds, "table"):
-            studies.table_and_figure(
-                "mine", plan, studies.stored_results(plan, folder / "all"), "json"
-            )
+            results = {variant.name: load(folder / "all" / variant.name) for variant in plan}
+            studies.table_and_figure("mine", plan, results, "json")
     for suffix in ("", ", CPU"):
         steps = (seconds[f"{step}{suffix}"] for step in ("planned", "listed", "merged"))
         seconds[f"planned, listed and merged{suffix}"] = round(sum(steps), 2)

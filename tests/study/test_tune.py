@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dpmcl.cli import app
 from dpmcl.data.splits import hold_out, split
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.results import store
+from dpmcl.study.runs import run_all
 from dpmcl.study.tune import FIRST_SEED, Range, Search, dimension, tune
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.job import read_stream, scaled_and_split
@@ -83,7 +85,8 @@ def test_the_better_rate_is_found_and_run_takes_the_spec(tmp_path: Path):
 def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
     stopping = iter([False] * 3 + [True] * 1000)
     with pytest.raises(dpmcl.DpmclError):
-        tune(TABLE, SEARCH, tmp_path / "a", keeping=Keeping(stop=lambda: next(stopping)))
+        run = partial(run_all, keeping=Keeping(stop=lambda: next(stopping)))
+        tune(TABLE, SEARCH, tmp_path / "a", run)
     after, lines = tune(TABLE, SEARCH, tmp_path / "a")
     again, same = tune(TABLE, SEARCH, tmp_path / "a")  # nothing is left to do
     whole, expected = tune(TABLE, SEARCH, tmp_path / "b")

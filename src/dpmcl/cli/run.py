@@ -23,7 +23,7 @@ from dpmcl.cli.options import (
     app,
     short_name,
 )
-from dpmcl.cli.study import run_study, train
+from dpmcl.cli.study import run_study, runner
 from dpmcl.cli.terminal import LOG, dispensable
 from dpmcl.core.choices import DeviceName, EngineName, FigureContent, OnDivergence
 from dpmcl.exceptions import printable
@@ -104,7 +104,8 @@ def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
         for line in lines:
             LOG.info("%s", printable(line))
     planned = Planned(spec, folder, budget=budget)
-    (result,) = train([planned], options, _resume_command(folder))
+    with runner(options, _resume_command(folder)) as make:
+        (result,) = make([planned])
     typer.echo(result.table())
     try:
         with dispensable("figure"):

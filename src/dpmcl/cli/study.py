@@ -1,6 +1,8 @@
 """The commands of studies: `study`, `tune` and `merge`."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,13 +31,11 @@ from dpmcl.core.choices import Preset, TableFormat
 from dpmcl.exceptions import SpecError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dpmcl.study.paper_studies import Choice
     from dpmcl.study.plan import Variant
     from dpmcl.study.result import Result
-    from dpmcl.study.runs import Planned
-    from dpmcl.study.shard import Shard
 
 
 @app.command()
@@ -145,11 +145,9 @@ def tune(
     space = axes_by_name(map(dimension, vary)) if vary else RATES
     search = Search(space=space, trials=trials, tasks=tasks, replicas=replicas)
     folder = out or Path("runs") / f"{short_name(source)}-tune"
-    with stoppable(checkpoint, "the same command") as (keeping, progress):
-        table = request.set(set_ or []).table
-        _, lines = search_settings(
-            table, search, folder, progress=progress, keeping=keeping, on=on, storage=storage
-        )
+    options = RunOptions(None, checkpoint, False, on, storage)
+    with runner(options, "the same command") as run:
+        _, lines = search_settings(request.set(set_ or []).table, search, folder, run)
     for line in lines:
         typer.echo(printable(line))
     typer.echo(printable(f"spec: {folder / 'tuned.toml'}"))
@@ -203,10 +201,11 @@ def run_study(
         processes = min(processes_of(runs[0].spec), len(jobs))
         typer.echo("\n".join(map(printable, forecast_lines(jobs, processes))))
         return
-    train(runs, options, "the same command", shard=selected)
-    stored = studies.stored_results(variants, out)
-    studies.store_protocol(stored, out)
-    table, draw = studies.table_and_figure(name, variants, stored, style)
+    with runner(options, "the same command") as run:
+        names = [planned.name for planned in runs]
+        results = dict(zip(names, run(runs, shard=selected), strict=True))
+    studies.store_protocol(results, out)
+    table, draw = studies.table_and_figure(name, variants, results, style)
     typer.echo(table)
     try:
         with dispensable("figure"):
@@ -217,19 +216,17 @@ def run_study(
         typer.echo(printable(f"folder: {out}"))
 
 
-def train(
-    runs: "Sequence[Planned]", options: RunOptions, command: str, shard: "Shard | None" = None
-) -> "list[Result]":
-    """Run the missing jobs of runs, with progress bars. `command` is the one that resumes them."""
+@contextmanager
+def runner(options: RunOptions, command: str) -> "Iterator[Callable[..., list[Result]]]":
+    """Yield `run_all` with options and progress bars. `command` is the one that resumes a run."""
     from dpmcl.study.runs import run_all
 
     with stoppable(options.seconds, command) as (keeping, progress):
-        return run_all(
-            runs,
-            progress,
+        yield partial(
+            run_all,
+            progress=progress,
             keeping=keeping,
             fresh=options.fresh,
-            shard=shard,
             on=options.on,
             storage=options.storage,
         )

@@ -8,6 +8,7 @@ evaluation, and did not exceed their budget.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def check_and_save(folder: Path, budget: Budget | None = None) -> Stored:
         budget: Budget of each method; None for that of an earlier check, if there was one.
 
     Returns:
-        The content of the folder, as before the check.
+        The content of the folder.
 
     Raises:
         FolderError: The folder is not a run folder, or a file in it is damaged.
@@ -44,6 +45,7 @@ def check_and_save(folder: Path, budget: Budget | None = None) -> Stored:
             _LOG.warning("%s: %s", folder, line)
     if stored.records and checked != stored.protocol:
         store.save_protocol(folder, checked)
+        stored = replace(stored, protocol=checked)
     return stored
 
 

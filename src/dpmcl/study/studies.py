@@ -15,7 +15,7 @@ from dpmcl.results.store import Stored
 from dpmcl.results.table import Layout, render, table_text
 from dpmcl.study.budget import Budget, limit
 from dpmcl.study.plan import Variant, owner_of
-from dpmcl.study.result import Result, load
+from dpmcl.study.result import Result
 from dpmcl.study.runs import Planned
 from dpmcl.study.side_by_side import SideBySide
 from dpmcl.training.spec import Spec, nested_entry
@@ -53,20 +53,6 @@ def planned_runs(
             lines += [f"{variant.name}: {line}" for line in method_lines]
         runs.append(Planned(spec, out / variant.name, variant.name, run_budget))
     return runs, lines
-
-
-def stored_results(variants: Sequence[Variant], out: Path) -> dict[str, Result]:
-    """Return the stored results of a study's runs, by name; runs without a folder are left out.
-
-    Args:
-        variants: The runs of the study.
-        out: Folder of the study.
-
-    Raises:
-        FolderError: A file of a run is damaged.
-    """
-    folders = {variant.name: out / variant.name for variant in variants}
-    return {name: load(path) for name, path in folders.items() if store.is_run(path)}
 
 
 def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:

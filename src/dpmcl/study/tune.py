@@ -6,23 +6,20 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli_w
 
 from dpmcl.core.atomic import write_text
-from dpmcl.core.choices import Where
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.study.plan import axis, check_axis, owner_of
 from dpmcl.study.result import Result
-from dpmcl.study.runs import OnProgress, Planned, run_all
+from dpmcl.study.runs import Planned, run_all
 from dpmcl.training import spec
-from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:
@@ -116,11 +113,7 @@ def tune(
     table: Mapping[str, Any],
     search: Search,
     folder: Path,
-    *,
-    progress: OnProgress | None = None,
-    keeping: Keeping | None = None,
-    on: Where = "here",
-    storage: str | None = None,
+    run: Callable[[Sequence[Planned]], list[Result]] = run_all,
 ) -> tuple[dict[str, Any], list[str]]:
     """Search settings for each method of a spec, and write the spec with the best ones.
 
@@ -133,10 +126,7 @@ def tune(
         table: The spec, which may have short forms; each of its methods is searched separately.
         search: Rules of the search.
         folder: Folder for trials, journals and tuned.toml.
-        progress: Called with the number of updates done; None for no reports.
-        keeping: How often to write checkpoints, and when to stop.
-        on: Where jobs run, as for `run_all`.
-        storage: Storage for checkpoints, as for `run_all`.
+        run: Makes runs side by side and returns their results, as `run_all` does.
 
     Returns:
         The table of the spec with the best settings, and one line for each trial.
@@ -153,7 +143,6 @@ def tune(
                 f"search that one by itself, as with --method {owner}."
             )
     journals = {name: _journal(name, search, folder) for name in base["methods"]}
-    run = partial(run_all, progress=progress, keeping=keeping, on=on, storage=storage)
     scores = _scores(base, search, folder, run)
     finished = [
         (name, trial)
@@ -253,7 +242,7 @@ def _scores(
     base: Mapping[str, Any],
     search: Search,
     folder: Path,
-    run: Callable[[list[Planned]], list[Result]],
+    run: Callable[[Sequence[Planned]], list[Result]],
 ) -> Callable[[Sequence[_Trial]], dict[tuple[str, int], _Score]]:
     """Return a function that runs trials side by side and returns their scores by trial."""
 
