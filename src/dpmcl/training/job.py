@@ -317,16 +317,13 @@ def measured(
         setup.warn(warning, once="noise")
     if warning := setup.method.remark(setup.task_infos):
         setup.warn(warning, once="remark")
-    score = Score(evaluation, setup)
+    rule, freeze = setup.method.rule, FreezeNonFinite(on_divergence)
+    step_size = StepSize(rule) if isinstance(rule, Theorem) and rule.drift != "none" else None
     watching = Monitor(monitor, setup) if monitor.active else None
-    rule = setup.method.rule
-    observers: list[Observer] = [FreezeNonFinite(on_divergence)]
-    if isinstance(rule, Theorem) and rule.drift != "none":
-        observers.append(StepSize(rule))
-    observers += [watching] if watching else []
     arriving = Arriving(setup) if evaluation.arriving else None
-    observers += [arriving] if arriving else []
-    observers += [score, *more, Progress(on_progress), keeper]
+    score, progress = Score(evaluation, setup), Progress(on_progress)
+    wanted = (freeze, step_size, watching, arriving, score, *more, progress, keeper)
+    observers = [observer for observer in wanted if observer is not None]
     run = train(setup, observers, keeper.resume(setup, first_state(setup)))
     work = dict.fromkeys(setup.seeds, with_bytes_kept(setup, run))
     diverged = {setup.seeds[replica]: divergence for replica, divergence in run.diverged.items()}
