@@ -66,23 +66,21 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _new_learner(self, **kind: Any) -> Learner:
         """Return a new learner with the estimator's parameters."""
-        seed = self.random_state
+        arguments = self.get_params(deep=False)
+        seed, settings = arguments.pop("random_state"), arguments.pop("settings") or {}
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        return Learner(
-            self.model,
-            method=self.method,
-            memory=self.memory,
-            seed=int(seed),
-            replicas=self.replicas,
-            scale=self.scale,
-            dtype="float64",
-            updates=self.updates,
-            batch=self.batch,
-            lr=self.lr,
-            **kind,
-            **(self.settings or {}),
-        )
+        return Learner(seed=int(seed), dtype="float64", **arguments, **kind, **settings)
+
+    def _learn_rows(self, X: Array, y: Array, *, first: bool, **kind: Any) -> Self:
+        """Learn validated rows, with a new learner for the first chunk."""
+        if not first:
+            self._check_unchanged()
+        learner = self._new_learner(**kind) if first else self.learner_
+        self.learner_ = learner.learn(X, y)
+        if first:
+            self._first_params = self.get_params(deep=False)
+        return self
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit a new learner to rows, discarding what was learned before.
@@ -156,15 +154,9 @@ class ContinualClassifier(ClassifierMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, reset=first)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        if not first:
-            self._check_unchanged()
-        learner = self.learner_ if not first else self._new_learner(
-            kind="classification", classes=None if classes is None else np.unique(classes)
-        )  # fmt: skip
-        self.learner_ = learner.learn(X, y)
-        if first:
-            self._first_params = self.get_params(deep=False)
-        self.classes_ = np.sort(learner.classes_)
+        classes = np.unique(classes) if first and classes is not None else None
+        self._learn_rows(X, y, first=first, kind="classification", classes=classes)
+        self.classes_ = np.sort(self.learner_.classes_)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -234,13 +226,8 @@ class ContinualRegressor(RegressorMixin, _Continual):  # type: ignore[misc]
         X, y = validate_data(
             self, X, y, dtype=np.float64, reset=first, y_numeric=True, multi_output=True
         )
-        if not first:
-            self._check_unchanged()
-        learner = self._new_learner(kind="regression") if first else self.learner_
-        self.learner_ = learner.learn(X, np.asarray(y, dtype=np.float64))
-        if first:
-            self._first_params = self.get_params(deep=False)
-        return self
+        y = np.asarray(y, dtype=np.float64)
+        return self._learn_rows(X, y, first=first, kind="regression")
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the value of each row.
