@@ -47,6 +47,10 @@ def test_a_better_rival_and_a_rival_that_nothing_tells_apart() -> None:
     assert answers(of_table1(worse))[text] == "no"
     level = table("mnist", [0.9, 0.05, 0.06, 0.6, 0.8, 0.05], [0.0] * 6)
     assert answers(of_table1(level))[text] == "not significant"
+    er = dict.fromkeys(SEEDS, 0.0473)  # t = 2.7: one of five rivals is as far by chance
+    assert answers(of_table1({**level, ("mnist", "CME", "er"): er}))[text] == "not significant"
+    two = {key: level[key] for key in level if key[2] in ("dpmcl", "naive")}
+    assert answers(of_table1({**two, ("mnist", "CME", "naive"): er}))[text] == "no"
     alone = {("mnist", "CME", "dpmcl"): values_around(0.05)}
     assert answers(of_table1(alone))[text] == "not run"
 

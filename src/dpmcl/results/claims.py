@@ -1,11 +1,14 @@
 """Claims of the paper about its results, and whether other results support them."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from dpmcl.results.comparison import Entry, errors_by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key
-from dpmcl.results.statistics import compare, estimate
+from dpmcl.results.statistics import LEVEL, differences, estimate, t_interval
 from dpmcl.results.table import number
 
 Answer = Literal["yes", "no", "in direction", "not significant", "not run"]
@@ -28,9 +31,10 @@ class Claim(NamedTuple):
 
     Attributes:
         text: The claim.
-        answer: "yes" or "no" if the 95 % intervals of paired differences decide it; "in
-            direction" for a difference of the printed sign but another size; "not significant"
-            if an interval contains 0; "not run" if results are missing.
+        answer: "yes" if the 95 % intervals of all its paired differences have the claimed sign;
+            "no" if one of these intervals, with Bonferroni's correction for their number, has the
+            opposite sign; "in direction" for a difference of the printed sign but another size;
+            "not significant" in other cases; "not run" if results are missing.
         figures: Means of the results, with standard errors.
     """
 
@@ -132,10 +136,8 @@ def _extreme(
     if not others or not all(name in values for name in chosen):
         return Claim(text, "not run", _figures(values))
     sign = -1 if which == "lowest" else 1
-    signs = [
-        sign * _difference(values[one], values[other])[0] for one in chosen for other in others
-    ]
-    return Claim(text, _answer(signs), _figures(values))
+    margins = [sign * differences(values[one], values[other]) for one in chosen for other in others]
+    return Claim(text, _answer(margins), _figures(values))
 
 
 def _sine_claim(cme: Mapping[str, BySeed]) -> Claim:
@@ -155,11 +157,11 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
     both = {name: values[name] for name in pair if name in values}
     if len(both) < 2:
         return Claim(text, "not run", _figures(both))
-    sign, difference = _difference(both[pair[0]], both[pair[1]])
-    answer: Answer = "not significant"
-    if sign and difference is not None:
-        about = 1 / _ABOUT <= difference / printed <= _ABOUT
-        answer = "no" if sign * printed < 0 else "yes" if about else "in direction"
+    gaps = differences(both[pair[0]], both[pair[1]])
+    difference = float(gaps.mean()) if len(gaps) else None
+    answer = _answer([math.copysign(1, printed) * gaps])
+    if answer == "yes" and not 1 / _ABOUT <= gaps.mean() / printed <= _ABOUT:
+        answer = "in direction"
     return Claim(text, answer, f"{_figures(both)}; difference {number(difference)}")
 
 
@@ -170,8 +172,8 @@ def _trend(text: str, points: Mapping[float, BySeed]) -> Claim:
     if len(xs) < _RANKED or len(seeds) < 2:
         return Claim(text, "not run", _figures_along(points))
     slopes = {seed: _rank_correlation([points[x][seed] for x in xs]) for seed in sorted(seeds)}
-    sign, _ = _difference(slopes, dict.fromkeys(slopes, 0.0))
-    return Claim(text, _answer([-sign]), _figures_along(points))
+    falls = differences(dict.fromkeys(slopes, 0.0), slopes)
+    return Claim(text, _answer([falls]), _figures_along(points))
 
 
 def _levels_off(points: Mapping[float, BySeed]) -> Claim:
@@ -180,25 +182,25 @@ def _levels_off(points: Mapping[float, BySeed]) -> Claim:
     to_200 = {x: points[x] for x in points if x <= 200}
     if len(to_200) < 2 or not {250, 300} <= points.keys():
         return Claim(text, "not run", _figures_along(points))
-    sign_to_200, _ = _difference(points[max(to_200)], points[min(to_200)])
-    sign_from_250, _ = _difference(points[300], points[250])
-    if sign_from_250 < 0:  # it does fall further
-        return Claim(text, "no", _figures_along(points))
-    return Claim(text, _answer([-sign_to_200]), _figures_along(points))
+    falls = differences(points[min(to_200)], points[max(to_200)])
+    no_fall = differences(points[300], points[250])
+    return Claim(text, _answer([falls], not_below=[no_fall]), _figures_along(points))
 
 
-def _answer(signs: Sequence[int]) -> Answer:
-    """Return the answer given signs of differences, of which 1 is the claimed one."""
-    if any(sign < 0 for sign in signs):
+def _answer(above: Sequence[np.ndarray], not_below: Sequence[np.ndarray] = ()) -> Answer:
+    """Return the answer to the claim that some means are above 0, and others not below it."""
+    both = [*above, *not_below]
+    if any(_sign(gaps, len(both)) < 0 for gaps in both):
         return "no"
-    return "yes" if all(sign > 0 for sign in signs) else "not significant"
+    return "yes" if all(_sign(gaps) > 0 for gaps in above) else "not significant"
 
 
-def _difference(ours: BySeed, theirs: BySeed) -> tuple[int, float | None]:
-    """Return the sign of a difference, 0 if its interval contains 0, and the difference."""
-    comparison = compare({"ours": ours, "theirs": theirs}, "theirs")[0]
-    low, high = comparison.interval or (0.0, 0.0)
-    return (low > 0) - (high < 0), comparison.difference
+def _sign(gaps: np.ndarray, tests: int = 1) -> int:
+    """Return the sign of a mean; 0 if its interval, corrected for `tests` tests, contains 0."""
+    if len(gaps) < 2:
+        return 0
+    low, high = t_interval(gaps, 1 - (1 - LEVEL) / tests)
+    return (low > 0) - (high < 0)
 
 
 def _rank_correlation(values: Sequence[float]) -> float:

@@ -241,7 +241,8 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
     tables = [_Table("The paper's Table 1", list(paper.COLUMNS), body, words=4)] * bool(rows)
     tables.append(_Table("Its claims", ["claim", "holds here", "our figures"], answers, words=3))
     text = (
-        "A claim holds where the 95 % intervals of paired differences say so; "
+        "A claim holds where the 95 % intervals of all its paired differences say so, and fails "
+        "where one of them, with Bonferroni's correction for their number, says the opposite; "
         '"in direction" is a difference of the printed sign and another size.'
     )
     return _Section("Beside the paper", [*paper.notes(entries), text], tables)

@@ -95,7 +95,7 @@ def estimate(values: Iterable[float]) -> Estimate:
     if len(known) < 2:
         return Estimate(len(known), lost, mean, None, None, None)
     bootstrap = _bootstrap_interval(known) if len(known) >= FEWEST else None
-    return Estimate(len(known), lost, mean, standard_error(known), _t_interval(known), bootstrap)
+    return Estimate(len(known), lost, mean, standard_error(known), t_interval(known), bootstrap)
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -134,18 +134,24 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
         names = ", ".join(values)
         raise unknown("method to compare with", against, list(values), f"There are: {names}.")
     others = [name for name in values if name != against]
-    differences = {name: _differences(values[name], values[against]) for name in others}
-    gaps = {name: gap[np.isfinite(gap)] for name, gap in differences.items()}
+    gaps = {name: differences(values[name], values[against]) for name in others}
     tested = [name for name in others if len(gaps[name]) >= FEWEST]
-    p = [_wilcoxon(tuple(gaps[name].tolist())) for name in tested]
-    corrected = dict(zip(tested, holm(p), strict=True))
+    p = holm([_wilcoxon(tuple(gaps[name].tolist())) for name in tested])
+    corrected = dict(zip(tested, p, strict=True))
     return [
         Comparison(
-            name, against, len(gaps[name]), len(differences[name]) - len(gaps[name]),
-            *_comparison_fields(gaps[name], corrected.get(name), len(tested)),
+            method=name,
+            against=against,
+            pairs=len(gap),
+            lost=len(values[name].keys() & values[against].keys()) - len(gap),
+            difference=float(gap.mean()) if len(gap) else None,
+            interval=t_interval(gap) if len(gap) > 1 else None,
+            p=corrected.get(name),
+            effect=_rank_biserial(gap) if len(gap) else None,
+            verdict=_verdict(gap, corrected.get(name), len(tested)),
         )
-        for name in others
-    ]  # fmt: skip
+        for name, gap in gaps.items()
+    ]
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -165,40 +171,46 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
-    """Return ours - theirs on the seeds of both: NaN if one is not finite, 0 if they are close."""
-    shared = sorted(set(ours) & set(theirs))
-    first, second = (np.array([one[seed] for seed in shared], float) for one in (ours, theirs))
-    first, second = (np.where(np.isfinite(one), one, np.nan) for one in (first, second))
+def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
+    """Return ours - theirs on the seeds on which both are finite; 0 if they differ by rounding.
+
+    Args:
+        ours, theirs: Value of a metric by seed.
+    """
+    shared = sorted(ours.keys() & theirs.keys())
+    pairs = np.array([[ours[seed], theirs[seed]] for seed in shared], float).reshape(-1, 2)
+    first, second = pairs[np.isfinite(pairs).all(1)].T
     return np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
 
 
-def _comparison_fields(
-    gaps: np.ndarray, p: float | None, tests: int
-) -> tuple[float | None, Interval | None, float | None, float | None, Verdict]:
-    """Return the fields of a `Comparison` from `difference` on, given finite differences.
+def _verdict(gaps: np.ndarray, p: float | None, tests: int) -> Verdict:
+    """Return the verdict on finite differences.
 
     There are too few replicas if even differences of one sign could not pass Holm's correction for
     `tests` tests.
     """
-    difference = float(gaps.mean()) if len(gaps) else None
-    interval = _t_interval(gaps) if len(gaps) > 1 else None
-    effect = _rank_biserial(gaps) if len(gaps) else None
-    verdict: Verdict = "too few replicas"
-    if p is not None and effect is not None:
-        if p < 1 - LEVEL:
-            verdict = "lower" if effect < 0 else "higher"
-            if effect * gaps.mean() < 0:
-                verdict = "mean and ranks disagree"
-        elif tests * 2.0 ** (1 - len(gaps)) < 1 - LEVEL:
-            verdict = "not significant"
-    return difference, interval, p, effect, verdict
+    if p is not None and p < 1 - LEVEL:
+        effect = _rank_biserial(gaps)
+        if effect * gaps.mean() < 0:
+            return "mean and ranks disagree"
+        return "lower" if effect < 0 else "higher"
+    if p is None or tests * 2.0 ** (1 - len(gaps)) >= 1 - LEVEL:
+        return "too few replicas"
+    return "not significant"
 
 
-def _t_interval(values: np.ndarray) -> Interval:
-    """Return the confidence interval of a mean by Student's t."""
+def t_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
+    """Return the confidence interval of a mean by Student's t.
+
+    Args:
+        values: At least two finite values, (replicas,).
+        level: Confidence level.
+
+    Raises:
+        DpmclError: SciPy is not installed.
+    """
     stats = _scipy_stats()
-    half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * standard_error(values))
+    half_width = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * standard_error(values))
     return float(values.mean()) - half_width, float(values.mean()) + half_width
 
 
