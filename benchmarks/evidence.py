@@ -14,8 +14,7 @@ from scipy.stats import rankdata
 
 from dpmcl.results import claims, comparison, store
 from dpmcl.results.comparison import MEASURES, Entry
-from dpmcl.results.statistics import Comparison, compare
-from dpmcl.results.summary import mean, standard_error
+from dpmcl.results.statistics import Comparison, compare, estimate
 from dpmcl.results.table import format_cells
 
 ROOT = Path(__file__).parents[1] / "results"
@@ -166,18 +165,17 @@ def _print_differences(by_name: Mapping[str, Entry], against: str) -> None:
 
 
 def _by_cme(entry: Entry) -> float:
-    average = mean(MEASURES["CME"](entry.record.test))
+    average = estimate(MEASURES["CME"](entry.record.test)).mean
     return float("inf") if average is None else average
 
 
 def _error(entry: Entry, measure: str) -> str:
-    """Return mean and standard error, with the number of replicas that diverged."""
-    values = MEASURES[measure](entry.record.test)
-    average, error = mean(values), standard_error(values)
-    if average is None:
+    """Return mean and standard error, with the number of replicas without a finite error."""
+    ours = estimate(MEASURES[measure](entry.record.test))
+    if ours.mean is None:
         return "all diverged"
-    diverged = int((~np.isfinite(values)).sum())
-    return f"{average:.3g} ({error or 0:.2g})" + f", {diverged} diverged" * bool(diverged)
+    diverged = f", {ours.lost} diverged" * bool(ours.lost)
+    return f"{ours.mean:.3g} ({ours.error or 0:.2g}){diverged}"
 
 
 def _texts(comparison: Comparison) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.summary import rows
+from dpmcl.results.table import render
 from dpmcl.study.result import Result
 
 pytest.importorskip("matplotlib")
@@ -174,7 +175,9 @@ def test_errors_of_zero_are_drawn_and_an_infinite_one_is_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = figures.curves({"a": record, "b": record}, STREAM, figures.Look(log=True))
-        assert rows({"a": record}, STREAM)[0]["cme_se"] is None
+        (row,) = rows({"a": record}, STREAM)
+    assert (row["cme_mean"], row["cme_se"]) == (np.inf, None)
+    assert "  inf  " in render([row], "text") and '"cme_mean": null' in render([row], "json")
     assert figure.get_suptitle().startswith("toy, 3 replicas, 2 of all 6 diverged, ")
     for ax in figure.axes:  # no decades below 0
         least = min(y for line in ax.get_lines() for y in line.get_ydata() if y > 0)

@@ -30,13 +30,15 @@ _OF_CLASSES = {"accuracy", "accuracy_micro", "anytime_accuracy"}
 
 
 def mean(values: np.ndarray) -> float | None:
-    """Return the mean over the replicas that have a value; None if none has, or it is infinite.
+    """Return the mean over the replicas that have a value; None if none has.
 
     Args:
         values: Value of each replica, (replicas,); NaN for a replica that diverged.
     """
     known = values[~np.isnan(values)]
-    return _finite(known.mean()) if len(known) else None
+    with np.errstate(invalid="ignore"):  # infinite values of both signs have no mean
+        value = float(known.mean()) if len(known) else math.nan
+    return None if math.isnan(value) else value
 
 
 def standard_error(values: np.ndarray) -> float | None:
@@ -188,8 +190,3 @@ def _mean_work(record: Record) -> dict[str, int | None]:
         if any(counted) or later[0].flops or kind in kinds[:2]:
             means[kind] = round(sum(counted) / len(counted))
     return means
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number as a float; None if it is not finite."""
-    return float(value) if math.isfinite(value) else None

@@ -105,9 +105,9 @@ def render(rows: Sequence[Row], style: TableFormat, layout: Layout | None = None
 
     Args:
         rows: Rows returned by `rows`, `rows_by_task` or `cost_rows`.
-        style: Format of the table. "json" and "csv" show all digits and unchanged names. The others
-            show three decimals, and names that are made printable and escaped for the format.
-            LaTeX needs the package booktabs.
+        style: Format of the table. "json" and "csv" show all digits and unchanged names; in JSON an
+            infinite number is null. The others show three decimals, and names that are made
+            printable and escaped for the format. LaTeX needs the package booktabs.
         layout: Choice and names of the columns; None for the default.
 
     Raises:
@@ -181,11 +181,18 @@ def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     """Return rows as JSON or CSV."""
     keys = _chosen(rows[0] if rows else {}, layout.columns)
     if style == "json":
-        chosen = [{layout.renamed.get(key, key): row[key] for key in keys} for row in rows]
+        chosen = [
+            {layout.renamed.get(key, key): _json_value(row[key]) for key in keys} for row in rows
+        ]
         return json.dumps(chosen, indent=1, allow_nan=False)
     header = [layout.renamed.get(key, key) for key in keys]
     cells = [[_csv_value(row[key]) for key in keys] for row in rows]
     return "\n".join(map(_csv_line, [header, *cells]))
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value for JSON, which has no infinite numbers: None for one."""
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _csv_value(value: Any) -> Any:
