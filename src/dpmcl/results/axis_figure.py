@@ -13,6 +13,7 @@ from dpmcl.results.figures import (
     legend,
     mean_and_error,
     replicas_text,
+    set_frame,
     shortened,
     styles,
 )
@@ -66,10 +67,9 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
                                         linestyle=dashes, markersize=4, capsize=2)  # fmt: skip
         ax.set_xlabel(shortened(setting.rpartition(".")[2], 30), **PLAIN)
         ax.set_ylabel(metric, **PLAIN)
-        ax.grid(alpha=0.25, linewidth=0.5)
-        ax.spines[["top", "right"]].set_visible(False)
+        set_frame(ax)
     if len(handles) > 1:
-        options = {"loc": "outside lower center", "ncols": min(len(handles), 3), "frameon": False}
+        options = {"loc": "outside lower center", "ncols": min(len(handles), 3)}
         legend(figure, list(handles.values()), list(handles), fontsize=9, **options)
     values = [one for _, _, lines in panels for points in lines.values() for one in points.values()]
     title = "means" if np.isfinite(np.concatenate(values)).all() else "means of finite errors"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -34,6 +34,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 NAMED = 12  # largest number of tasks that are labelled by name
+ERROR = {"classification": "error", "regression": "mean squared error"}
+"""What an error is, by the kind of a stream."""
 PLAIN: dict[str, Any] = {"parse_math": False}
 """Options of a text that contains users' names, in which a dollar sign must not start a formula."""
 
@@ -131,13 +133,12 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
         _set_axes(ax, stream, look)
     if look.log or (look.log is None and stream.kind == "regression"):
         set_log_scale(axes)
-    error_label = "error" if stream.kind == "classification" else "mean squared error"
     for ax in axes[:1] if side_by_side else axes:
-        ax.set_ylabel(error_label)
+        ax.set_ylabel(ERROR[stream.kind])
     lines, names = axes[1].get_lines(), [*records]
     columns = 1 if side_by_side else max(1, int(look.width // 1.1))
-    legend(figure, lines, names, frameon=False, fontsize=9, ncols=min(columns, len(names)),
-           loc="outside right upper" if side_by_side else "outside lower center")  # fmt: skip
+    loc = "outside right upper" if side_by_side else "outside lower center"
+    legend(figure, lines, names, fontsize=9, ncols=min(columns, len(names)), loc=loc)
     figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
         caption = textwrap.wrap(look.caption, int(look.width * 14))
@@ -214,10 +215,20 @@ def _set_axes(ax: Any, stream: StreamInfo, look: Look) -> None:
     panel = (look.width - 1.5) / 2 if look.width >= _NARROW else look.width - 0.5
     named = name_tasks(ax, stream, first=1, width=panel)
     ax.set_xlabel("after task" if named else "tasks seen")
-    ax.grid(alpha=0.25, linewidth=0.5)
-    ax.spines[["top", "right"]].set_visible(False)
+    set_frame(ax)
     if look.ylim is not None:
         ax.set_ylim(*look.ylim)
+
+
+def set_frame(ax: Any, grid: Literal["both", "y"] = "both") -> None:
+    """Draw faint grid lines, and no frame at the top and on the right.
+
+    Args:
+        ax: Axes of matplotlib.
+        grid: Axes that have grid lines.
+    """
+    ax.grid(axis=grid, alpha=0.25, linewidth=0.5)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def set_log_scale(axes: Iterable[Any]) -> None:
@@ -276,7 +287,7 @@ def legend(ax: Any, lines: Sequence[Any], names: Sequence[str], **options: Any) 
         options: Passed to the method `legend` of `ax`.
     """
     # Names are set afterwards, since matplotlib omits those that begin with an underscore.
-    drawn = ax.legend(lines, [str(k) for k in range(len(names))], **options)
+    drawn = ax.legend(lines, [str(k) for k in range(len(names))], frameon=False, **options)
     for text, name in zip(drawn.get_texts(), names, strict=True):
         text.set(text=shortened(name, 60), **PLAIN)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.results.figures import NAMED, PLAIN, drawing, mean_and_error, shortened
+from dpmcl.results.figures import ERROR, NAMED, PLAIN, drawing, mean_and_error, shortened
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -55,8 +55,7 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         ax.set_ylabel("after task")
     for ax in axes.flat[max(0, len(means) - columns) : len(means)]:
         ax.set_xlabel("error on task")
-    error_label = "error" if stream.kind == "classification" else "mean squared error"
-    figure.colorbar(image, ax=axes, label=f"{error_label}, mean over seeds", shrink=0.9)
+    figure.colorbar(image, ax=axes, label=f"{ERROR[stream.kind]}, mean over seeds", shrink=0.9)
     return figure
 
 

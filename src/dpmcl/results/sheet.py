@@ -131,7 +131,7 @@ def _lines(stream: Stream) -> "Figure":
     ax.set_ylabel("value")
     ax.spines[["top", "right"]].set_visible(False)
     ends = [ax.get_lines()[0], ax.get_lines()[-1]][:tasks]
-    legend(ax, ends, [stream.tasks[0], stream.tasks[-1]][:tasks], frameon=False, fontsize=8)
+    legend(ax, ends, [stream.tasks[0], stream.tasks[-1]][:tasks], fontsize=8)
     what = "the targets of one row" if targets else "the mean of each input"
     title = (
         f"{shortened(stream.name, 60)}: {what} in each of {tasks} tasks, early dark, late bright"

@@ -20,6 +20,7 @@ from dpmcl.results.figures import (
     mean_and_error,
     name_tasks,
     replicas_text,
+    set_frame,
     shortened,
 )
 from dpmcl.results.store import StreamInfo
@@ -198,8 +199,7 @@ def _set_scale(row: Any, panel: _Panel) -> None:
         ax.set_yscale(**scale)
         ax.yaxis.get_major_locator().set_params(numticks=6)
         ax.tick_params(labelsize=7)
-        ax.grid(axis="y", alpha=0.25, linewidth=0.5)
-        ax.spines[["top", "right"]].set_visible(False)
+        set_frame(ax, grid="y")
         if not panel.log:
             ax.axhline(panel.level, color="black", linewidth=0.8, zorder=1)
             if np.nanmin(heights) >= 0:

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from dpmcl.results.comparison import MEASURES
 from dpmcl.results.figures import (
+    ERROR,
     PLAIN,
     curve,
     drawing,
     error_text,
     legend,
     replicas_text,
+    set_frame,
     set_log_scale,
     shortened,
     styles,
@@ -24,7 +26,6 @@ SMOOTH = 2.0
 """Standard deviation, in tasks, of the Gaussian filter in the paper's figures."""
 
 _COLUMN, _LINE = 2.6, 2.3  # inches
-_ERROR = {"classification": "error", "regression": "mean squared error"}
 
 
 @drawing()
@@ -40,9 +41,9 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     Raises:
         DpmclError: matplotlib or SciPy is not installed.
     """
-    results = list(runs.values())
     from matplotlib.figure import Figure
 
+    results = list(runs.values())
     methods = dict.fromkeys(name for run in results for name in run.records)
     style = styles(methods)
     figure = Figure(figsize=(_COLUMN * len(results) + 0.6, 2 * _LINE + 0.7), layout="constrained")
@@ -53,20 +54,18 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
             for name, record in run.records.items():
                 lines[name] = curve(ax, MEASURES[measure], record.test, style=style[name],
                                     smooth=SMOOTH, label=name)  # fmt: skip
-            ax.grid(alpha=0.25, linewidth=0.5)
-            ax.spines[["top", "right"]].set_visible(False)
+            set_frame(ax)
             if run.stream.kind == "regression":
                 set_log_scale([ax])
             if run.stream.kind != results[0].stream.kind:
-                ax.set_ylabel(_ERROR[run.stream.kind], fontsize=9)
+                ax.set_ylabel(ERROR[run.stream.kind], fontsize=9)
         column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
         column[1].set_xlabel("tasks seen")
     for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
-        ax.set_ylabel(f"{measure} ({_ERROR[results[0].stream.kind]})")
+        ax.set_ylabel(f"{measure} ({ERROR[results[0].stream.kind]})")
     figure.align_ylabels(axes[:, 0])
-    names = list(lines)
-    options = {"loc": "outside lower center", "ncols": min(len(names), 6), "frameon": False}
-    legend(figure, list(lines.values()), names, fontsize=9, **options)
+    options = {"loc": "outside lower center", "ncols": min(len(lines), 6)}
+    legend(figure, list(lines.values()), list(lines), fontsize=9, **options)
     counts = {len(record.test.seeds) for run in results for record in run.records.values()}
     title = f"{replicas_text(counts)}{error_text(counts)}, smoothed over {SMOOTH:g} tasks"
     figure.suptitle(title, fontsize=10)
