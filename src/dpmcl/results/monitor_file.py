@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpmcl.core.atomic import atomic
+from dpmcl.results.parquet import read_columns
 from dpmcl.results.record import Record
 from dpmcl.theory.readings import Readings
 from dpmcl.theory.stability import Reading
@@ -59,15 +60,7 @@ def read(path: Path, tasks: int, seeds: Mapping[str, tuple[int, ...]]) -> dict[s
     """
     if not path.exists():
         return {}
-    if not path.is_file():
-        raise ValueError(f"{FILE} is no file")
-    with pq.ParquetFile(path) as file:
-        table = file.read()
-    table = table.rename_columns([_RENAMED.get(name, name) for name in table.column_names])
-    for name, kind in _COLUMNS.items():
-        if table[name].type != kind or (name not in Reading._fields and table[name].null_count):
-            raise ValueError(f"{name} in {FILE} is not {kind} in every row")
-    column = {name: table[name].to_numpy() for name in _COLUMNS}
+    column = read_columns(path, _COLUMNS, nullable=Reading._fields, former_names=_RENAMED)
     if ((column["task"] < 0) | (column["task"] >= tasks)).any():
         raise ValueError(f"task in {FILE} is out of range")
     out = {}

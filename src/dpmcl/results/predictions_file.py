@@ -55,8 +55,6 @@ def read(path: Path, seeds: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str
     """
     if not path.exists():
         return {}
-    if not path.is_file():
-        raise ValueError(f"{FILE} is no file")
     out: dict[str, dict[str, np.ndarray]] = {}
     try:
         with safe_open(path, "numpy") as file:

@@ -32,34 +32,20 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pydantic
 import safetensors.torch
 import tomli_w
 
 from dpmcl.core.atomic import atomic, write_text
-from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
 from dpmcl.core.model import Theta
 from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import at
 from dpmcl.data.field import Field
-from dpmcl.exceptions import DataError, FolderError
-from dpmcl.results import monitor_file, predictions_file
+from dpmcl.exceptions import DataError, FolderError, reason
+from dpmcl.results import errors_file, monitor_file, predictions_file
 from dpmcl.results.record import Divergence, Record
-
-_COLUMNS = {
-    "method": pa.string(),
-    "seed": pa.int64(),
-    "after": pa.int64(),
-    "task": pa.int64(),
-    "split": pa.string(),
-    "error": pa.float64(),
-    "examples": pa.int64(),
-}
-
 
 _BUDGET = r"^(flops|rows|bytes)=[1-9][0-9]*$"
 
@@ -150,29 +136,6 @@ class Stored:
 EMPTY = Stored({}, StreamInfo("", "", (), ()), {})
 """Content of a folder without a run."""
 
-LOCKS = (".lock", ".lock.json")
-"""Files that lock a run folder while a process writes to it (`dpmcl.study.lock`)."""
-
-FILES = (
-    "stream.json",
-    "code.json",
-    "errors.parquet",
-    "work.json",
-    monitor_file.FILE,
-    predictions_file.FILE,
-    "divergence.json",
-    "protocol.json",
-    "environment.json",
-    "parameters",
-    "states",
-    "checkpoints",
-    "storage",
-    "figures",
-    "tensorboard",
-    "mlflow.db",
-)
-"""Files and folders that a run writes beside spec.toml."""
-
 _WORK_NAMES: Any = Literal[tuple(f.name for f in fields(Work))]
 """Names in an entry of work.json. A name that an older folder lacks counts as 0."""
 
@@ -190,6 +153,25 @@ _SCHEMAS = {
     "protocol.json": pydantic.TypeAdapter[Any](Protocol),
 }
 """Schema of each JSON file."""
+
+LOCKS = (".lock", ".lock.json")
+"""Files that lock a run folder while a process writes to it (`dpmcl.study.lock`)."""
+
+_READ = (*_SCHEMAS, errors_file.FILE, monitor_file.FILE, predictions_file.FILE)
+"""Files of results, which are read together."""
+
+FILES = (
+    *_READ,
+    "environment.json",
+    "parameters",
+    "states",
+    "checkpoints",
+    "storage",
+    "figures",
+    "tensorboard",
+    "mlflow.db",
+)
+"""Files and folders that a run writes beside spec.toml."""
 
 
 _SEAL = "# Written by a run; settings are changed elsewhere, or by --set. SHA-256 of the rest: "
@@ -246,22 +228,22 @@ def load(folder: Path) -> Stored:
         ValueError, KeyError, TypeError, IndexError, AttributeError, OSError, RecursionError,
         pa.ArrowException,
     ) as error:  # fmt: skip
-        reason = str(error).split("\n")[0]
         raise FolderError(
-            f"{folder} is damaged: {reason}. Run the spec into a new folder."
+            f"{folder} is damaged: {reason(error)}. Run the spec into a new folder."
         ) from None
 
 
 def _read(folder: Path) -> Stored:
     """Read a run folder; any error raised means that it is damaged."""
+    _check_files(folder)
     text = (folder / "spec.toml").read_text("utf-8")
     if text.startswith(_SEAL) and text != _sealed(text.partition("\n")[2]):
         raise ValueError("spec.toml was edited after the run had written it; undo that")
     spec = tomllib.loads(text)
     info = _read_json(folder / "stream.json")
-    work = _read_json(folder / "work.json", missing={})
-    diverged = _read_json(folder / "divergence.json", missing={})
-    errors = _read_errors(folder / "errors.parquet", len(info.tasks))
+    work = _read_json(folder / "work.json", {})
+    diverged = _read_json(folder / "divergence.json", {})
+    errors = errors_file.read(folder / errors_file.FILE, len(info.tasks))
     seeds = {name: splits["test"].seeds for name, splits in errors.items()}
     readings = monitor_file.read(folder / monitor_file.FILE, len(info.tasks), seeds)
     predictions = predictions_file.read(folder / predictions_file.FILE, seeds)
@@ -280,9 +262,8 @@ def _read(folder: Path) -> Stored:
             readings.get(name),
             predictions.get(name),
         )
-    protocol_file = folder / "protocol.json"
-    protocol = _read_json(protocol_file) if protocol_file.exists() else None
-    code = _read_json(folder / "code.json", missing={})
+    protocol = _read_json(folder / "protocol.json", None)
+    code = _read_json(folder / "code.json", {})
     return Stored(spec, info, records, environment(folder), protocol, code)
 
 
@@ -404,23 +385,7 @@ def save_records(folder: Path, records: Mapping[str, Record]) -> None:
         _write_json(folder / "divergence.json", diverged)
     monitor_file.save(folder, records)
     predictions_file.save(folder, records)
-    with atomic(folder / "errors.parquet") as temporary:
-        pq.write_table(errors_table(records), temporary)
-
-
-def errors_table(records: Mapping[str, Record]) -> pa.Table:
-    """Return errors in the form of errors.parquet, a row for each value.
-
-    Args:
-        records: Results by method.
-    """
-    columns = [
-        _columns_of(name, split, errors)
-        for name, record in sorted(records.items())
-        for split, errors in sorted(record.errors.items())
-    ]
-    tables = [pa.table(c, schema=pa.schema(_COLUMNS)) for c in columns]
-    return pa.concat_tables([pa.schema(_COLUMNS).empty_table(), *tables]).combine_chunks()
+    errors_file.save(folder, records)
 
 
 def save_protocol(folder: Path, protocol: Protocol) -> None:
@@ -460,67 +425,12 @@ def environment(folder: Path) -> list[Any]:
     Args:
         folder: The run folder.
     """
+    path = folder / "environment.json"
     try:
-        entries = json.loads(_file(folder / "environment.json").read_text("utf-8"))
+        entries = json.loads(path.read_text("utf-8")) if path.is_file() else []
     except (OSError, ValueError, RecursionError):
         return []
     return entries if isinstance(entries, list) else []
-
-
-def _columns_of(method: str, split: str, errors: Errors) -> dict[str, np.ndarray]:
-    """Return the columns of errors.parquet for one split, with a row for each evaluated value."""
-    evaluated = ~np.isnan(errors.values).all(0)
-    replica, a, k = np.nonzero(np.broadcast_to(evaluated, errors.values.shape))
-    return {
-        "method": np.full(len(replica), method, dtype=object),
-        "seed": np.asarray(errors.seeds)[replica],
-        "after": a - 1,
-        "task": k,
-        "split": np.full(len(replica), split, dtype=object),
-        "error": errors.values[replica, a, k],
-        "examples": errors.examples[replica, k],
-    }
-
-
-def _read_errors(path: Path, tasks: int) -> dict[str, dict[str, Errors]]:
-    """Return the errors in errors.parquet by method and split."""
-    if not path.exists():
-        return {}
-    column = _read_columns(path, tasks)
-    out: dict[str, dict[str, Errors]] = {}
-    for method, split in sorted(set(zip(column["method"], column["split"], strict=True))):
-        rows = (column["method"] == method) & (column["split"] == split)
-        if tasks > rows.sum():  # checked before arrays of this size are allocated
-            raise ValueError(f"errors.parquet has too few rows for {tasks} tasks")
-        seeds, replica = np.unique(column["seed"][rows], return_inverse=True)
-        values = np.full((len(seeds), 1 + tasks, tasks), np.nan)
-        examples = np.zeros((len(seeds), tasks), dtype=np.int64)
-        after, task = column["after"][rows], column["task"][rows]
-        values[replica, after + 1, task] = column["error"][rows]
-        examples[replica, task] = column["examples"][rows]
-        errors = Errors(tuple(int(s) for s in seeds), values, examples)
-        out.setdefault(method, {})[split] = errors
-    for method, splits in out.items():
-        if not method or "test" not in splits or len({e.seeds for e in splits.values()}) > 1:
-            raise ValueError(f"errors.parquet lacks test errors of a seed of method '{method}'")
-    return out
-
-
-def _read_columns(path: Path, tasks: int) -> dict[str, Any]:
-    """Return the columns of errors.parquet, after a check of their types and ranges."""
-    with pq.ParquetFile(_file(path)) as file:  # `read_table` takes a folder named a=1 for a column
-        table = file.read(use_threads=False)  # files are small, and a study has many
-    for name, kind in _COLUMNS.items():
-        column = table[name]
-        if column.type != kind or column.null_count:
-            raise ValueError(f"{name} in errors.parquet is not {kind} in every row")
-    out = {name: table[name].to_numpy() for name in _COLUMNS}
-    lowest = {"seed": 0, "after": -1, "task": 0, "examples": 0}
-    for name, least in lowest.items():
-        highest = tasks - 1 if name in ("after", "task") else np.iinfo(np.int64).max
-        if ((out[name] < least) | (out[name] > highest)).any():
-            raise ValueError(f"{name} in errors.parquet is out of range")
-    return out
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -530,18 +440,23 @@ def _write_json(path: Path, content: Any) -> None:
 
 def _read_json(path: Path, missing: Any = None) -> Any:
     """Return the validated content of a JSON file, or `missing` if the file does not exist."""
-    if missing is not None and not path.exists():
+    if not path.exists():
         return missing
     try:
-        return _SCHEMAS[path.name].validate_json(_file(path).read_bytes())
+        return _SCHEMAS[path.name].validate_json(path.read_bytes())
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = "".join(f"[{part!r:.40}]" for part in first["loc"])
         raise ValueError(f"{path.name}{location}: {first['msg']}") from None
 
 
-def _file(path: Path) -> Path:
-    """Return the path of a file; refuse anything else, since reading a pipe would never end."""
-    if not path.is_file():
-        raise ValueError(f"{path.name} is {'no file' if path.exists() else 'missing'}")
-    return path
+def _check_files(folder: Path) -> None:
+    """Raise ValueError if stream.json is missing, or if anything to be read is not a file.
+
+    Reading a pipe would never end.
+    """
+    if not (folder / "stream.json").exists():
+        raise ValueError("stream.json is missing")
+    for name in _READ:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise ValueError(f"{name} is no file")

@@ -11,7 +11,7 @@ from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
 from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
-from dpmcl.results import comparison, figures, store, summary, table, theory_figures
+from dpmcl.results import comparison, errors_file, figures, store, summary, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.store import Stored
 from dpmcl.study import identity
@@ -131,7 +131,7 @@ class Result(Stored):
         """
         if importlib.util.find_spec("pandas") is None:
             raise DpmclError("A table of pandas needs it: pip install pandas.")
-        return store.errors_table(self.records).to_pandas()
+        return errors_file.table(self.records).to_pandas()
 
     def __repr__(self) -> str:
         replicas = max((len(record.test.seeds) for record in self.records.values()), default=0)
