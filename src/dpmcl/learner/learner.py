@@ -365,11 +365,9 @@ class Learner:
                 raise SpecError("return_std is for regression; predict_proba has it for classes.")
             answer: Array = self.classes_[self.predict_proba(x).argmax(-1)]
             return answer
-        outputs, flat = answers(known, read_inputs(known.form, x)), known.form.flat
-        mean, std = (
-            (value[:, 0] if flat else value).numpy()
-            for value in (outputs.mean(0), outputs.std(0, correction=0))
-        )
+        mean, std = self._mean_and_std(x)
+        if known.form.flat:
+            mean, std = mean[:, 0], std[:, 0]
         return (mean, std) if return_std else mean
 
     @overload
@@ -394,12 +392,16 @@ class Learner:
             DataError: The rows differ in form from those learned.
             SpecError: Nothing has been learned yet, or the learner is a regression.
         """
-        known = self._knowledge()
-        if known.form.kind == "regression":
+        if self._knowledge().form.kind == "regression":
             raise SpecError("A regression has no classes; use predict(x, return_std=True).")
-        outputs = answers(known, read_inputs(known.form, x))
-        mean, std = outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
+        mean, std = self._mean_and_std(x)
         return (mean, std) if return_std else mean
+
+    def _mean_and_std(self, x: Any) -> tuple[Array, Array]:
+        """Return the mean and the standard deviation of the answers over replicas."""
+        known = self._knowledge()
+        outputs = answers(known, read_inputs(known.form, x))
+        return outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
 
     def evaluate(self, x: Any, y: Any = None) -> float:
         """Return the error on rows: 1 - accuracy, or the mean squared error of a regression.
