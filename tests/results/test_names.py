@@ -15,12 +15,11 @@ from rich.cells import cell_len
 from test_theory_figures import readings
 
 import dpmcl
-from dpmcl.core.errors import Errors
+from conftest import random_record
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
 from dpmcl.results import figures, sheet, theory_figures
 from dpmcl.results.names import displayed
-from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 from dpmcl.results.summary import rows, rows_by_task
 from dpmcl.results.table import render
@@ -29,17 +28,12 @@ from nasty import NAMES
 SMALL = {"training.updates": 2, "evaluation.evaluate_every": 50}
 
 
-def record(tasks: int) -> Record:
-    values = np.random.default_rng(0).uniform(size=(2, 1 + tasks, tasks))
-    return Record({"test": Errors((0, 1), values, np.ones((2, tasks)))})
-
-
 def stream_info(name: str, tasks=NAMES) -> StreamInfo:
     return StreamInfo(name, "classification", tuple(tasks), NAMES)
 
 
-METHODS = {name: record(2) for name in NAMES}
-BY_TASK = {"er": record(len(NAMES))}
+METHODS = {name: random_record(replicas=2, tasks=2) for name in NAMES}
+BY_TASK = {"er": random_record(replicas=2, tasks=len(NAMES))}
 TABLES = [
     table
     for name in (NAMES[0], "[x]", "*", "")
@@ -117,7 +111,8 @@ def words(tmp_path, monkeypatch):
 def test_figures_show_names_to_the_letter(start, words):
     names = NAMES[start : start + figures.NAMED]
     drawn = figures.curves(
-        {name: record(len(names)) for name in names}, stream_info(names[0], names)
+        {name: random_record(replicas=2, tasks=len(names)) for name in names},
+        stream_info(names[0], names),
     )
     texts = words(drawn)
     for name in names:

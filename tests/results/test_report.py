@@ -16,6 +16,7 @@ from dpmcl.results.store import Protocol, Rule, Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
 
+from dpmcl.results import report
 from dpmcl.results.report import html, markdown
 
 TASKS, SEEDS = 4, tuple(range(9))
@@ -65,6 +66,13 @@ def test_a_report_says_what_was_asked_what_came_out_and_what_it_cost(page: str) 
     assert "<script>alert" not in page
 
 
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the figures of reports, which take most of the time."""
+    monkeypatch.setattr(report, "_figures", lambda entries: None)
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_a_report_names_the_seeds_that_its_spec_does_not_repeat() -> None:
     run = stored(0.1, er=record(0, 0.1), naive=record(1, 0.2))
     assert "also holds" not in markdown({"a": run})["report.md"]
@@ -95,6 +103,7 @@ def test_a_page_of_markdown_has_the_same_and_its_figures():
     assert files == markdown(runs, stem="results")
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_results_on_the_papers_streams_stand_beside_the_papers():
     ours = {
         name: record(i, level) for i, (name, level) in enumerate({"er": 0.1, "dpmcl": 0.4}.items())

@@ -24,26 +24,19 @@ KEYS = [
     "nte_mean", "nte_se", "nte_path_mean", "accuracy_mean", "forgetting_mean",
     "gradient_evaluations", "rows_backpropagated", "diverged", "diverged_seeds",
 ]  # fmt: skip
-TASKS = 3
 STREAM = StreamInfo("toy", "classification", ("a", "b", "c"), ("a", "b", "c"))
 REGRESSION = StreamInfo("sine", "regression", ("a", "b", "c"), ())
 WORK = Work(6_000, 192_000)
 
 
-def errors(seeds: tuple[int, ...], entropy: int, examples=(5, 5, 5)) -> Errors:
-    values = np.random.default_rng(entropy).uniform(size=(len(seeds), 1 + TASKS, TASKS))
-    for after in range(TASKS):
-        values[:, 1 + after, after + 1 :] = np.nan
-    return Errors(seeds, values, np.tile(examples, (len(seeds), 1)))
+def record(entropy: int = 0, replicas: int = 3, examples=(5, 5, 5)) -> Record:
+    errors = random_record(entropy, replicas=replicas).test
+    errors = replace(errors, examples=np.tile(examples, (replicas, 1)))
+    return Record({"test": errors}, dict.fromkeys(errors.seeds, WORK))
 
 
-def record(seeds: tuple[int, ...], entropy: int = 0, **options) -> Record:
-    work = dict.fromkeys(seeds, WORK)
-    return Record({"test": errors(seeds, entropy, **options)}, work)
-
-
-RECORDS = {"er": record((0, 1, 2), 1), "my_method": record((0, 1, 2), 2)}
-UNEQUAL = {"er": record((0, 1), 3, examples=(2, 3, 5))}
+RECORDS = {"er": record(1), "my_method": record(2)}
+UNEQUAL = {"er": record(3, replicas=2, examples=(2, 3, 5))}
 
 
 def one_task(*values: float) -> dict[str, Record]:
@@ -78,7 +71,7 @@ def test_numbers_by_hand():
 
 
 def test_what_has_no_number_is_none_and_a_dash():
-    (row,) = rows({"er": record((4,))}, REGRESSION)
+    (row,) = rows({"er": record(replicas=1)}, REGRESSION)
     assert row["cme_se"] is row["nte_se"] is row["accuracy_mean"] is None
     assert row["cme_mean"] is not None
     assert json.loads(render([row], "json"))[0]["cme_se"] is None
@@ -93,7 +86,7 @@ def test_what_has_no_number_is_none_and_a_dash():
 @pytest.mark.parametrize("stream", [STREAM, REGRESSION])
 def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
     (row,) = rows(UNEQUAL, stream)
-    last = errors((0, 1), 3).values[:, 3]
+    last = UNEQUAL["er"].test.values[:, 3]
     macro, micro = last.mean(1), last @ [0.2, 0.3, 0.5]
     assert row["cme_mean"] == pytest.approx(macro.mean(), abs=1e-15)
     assert row["cme_micro_mean"] == pytest.approx(micro.mean(), abs=1e-15)
@@ -119,7 +112,7 @@ def test_a_regression_has_no_accuracy():
 
 
 def test_means_are_over_the_replicas_that_did_not_diverge_and_say_so():
-    broken = errors((0, 1, 2), 0)
+    broken = random_record().test
     broken.values[1, 3] = np.nan
     diverged = {1: Divergence(2, 0, 17)}
     (row,) = rows({"er": Record({"test": broken}, diverged=diverged)}, STREAM)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpmcl.exceptions import DpmclError, SpecError
-from dpmcl.results import figures, theory_figures
+from dpmcl.results import theory_figures
 from dpmcl.results.store import StreamInfo
 from dpmcl.study.result import Result
 from dpmcl.theory.readings import Readings
@@ -146,13 +146,13 @@ def test_what_was_not_watched_is_left_out():
             theory_figures.draw(empty, STREAM, "stability")
 
 
-def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go(tmp_path):
+def test_huge_and_infinite_numbers_are_drawn_as_far_as_they_go():
     J = np.full((3, 16), 1.0)
     J[:, 5], J[0, 6], J[:, 7] = 5e307, np.inf, -5e307
     seen = readings(J=J, dV_dt=np.where(np.isinf(J), np.nan, J), third_proof=3 * J, alpha=J)
     for what in ("terms", "stability"):
         figure = draw_figure(what, seen)
-        figures.save(figure, tmp_path / f"{what}.png")
+        figure.draw_without_rendering()
     heights = line(figure.axes[0], "$J =").get_ydata()
     np.testing.assert_array_equal(heights[4:8], [1.0, 1e200, np.nan, -1e200])
     cells = figure.axes[-1].collections[0].get_array()
