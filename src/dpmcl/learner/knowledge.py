@@ -15,7 +15,7 @@ from dpmcl.core.part import Modules
 from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
-from dpmcl.data.task_info import TaskInfo
+from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import choose
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.learner.config import Config
@@ -121,7 +121,7 @@ def learn_chunk(
     check_digits(stream, config.floats)
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
-    infos, seen = _task_infos(known, chunk)
+    infos = _task_infos(known, stream, splits)
     setup = known.setup.with_rows(stream, splits, infos)
     if number == 0:
         check(setup)
@@ -136,7 +136,8 @@ def learn_chunk(
             "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
     empty, no_rows = empty_stream(config, form, chunk["train"], stream.outputs)
-    return Knowledge(
+    return replace(
+        known,
         form=form,
         setup=setup.with_rows(
             replace(empty, scale=stream.scale, scaled=stream.scaled), no_rows, ()
@@ -144,11 +145,9 @@ def learn_chunk(
         run=replace(run, memories=with_slot_positions(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
         evaluated=evaluated_states(setup, after_evaluation_phases(setup, run, task)),
-        seen=seen,
+        seen=infos[-1].seen,
         chunks=number + 1,
         rows=infos[-1].rows_seen,
-        groups=known.groups,
-        held_out=known.held_out,
         broken=broken,
     )
 
@@ -316,33 +315,23 @@ def _with_room(
     return replace(known, setup=wider, run=run, seen=seen)
 
 
-def _task_infos(
-    known: Knowledge, chunk: Mapping[str, Examples]
-) -> tuple[tuple[TaskInfo, ...], Tensor]:
-    """Return the task infos of the stored rows (if any) and of a chunk, and all classes seen."""
-    stream, number, rows = known.setup.stream, known.chunks, len(chunk["train"].x)
-    present = torch.ones_like(known.seen)
-    classes: tuple[int, ...] = ()
-    if stream.kind == "classification":
-        present = torch.zeros_like(known.seen)
-        present[torch.cat([examples.y for examples in chunk.values()])] = True
-        classes = tuple(present.nonzero().flatten().tolist())
-    info = TaskInfo(
+def _task_infos(known: Knowledge, stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
+    """Return the task infos of the stored rows, if any, and of the chunk after them."""
+    number, chunk = known.chunks, task_infos(stream, splits)[-1]
+    seen = known.seen | chunk.seen
+    info = replace(
+        chunk,
         number=number,
         tasks=number + 1,
-        input_shape=tuple(stream.x.shape[1:]),
-        outputs=stream.outputs,
-        kind=stream.kind,
-        classes=(*[()] * number, classes),
-        seen=known.seen | present,
-        new=present & ~known.seen,
-        rows=rows,
-        rows_seen=known.rows + rows,
+        classes=((),) * number + chunk.classes[-1:],
+        seen=seen,
+        new=seen & ~known.seen,
+        rows_seen=known.rows + chunk.rows,
     )
     if number == 0:
-        return (info,), info.seen
+        return (info,)
     past = replace(info, number=number - 1, rows=known.rows, rows_seen=known.rows, seen=known.seen)
-    return (past, info), info.seen
+    return past, info
 
 
 def _train(
