@@ -24,7 +24,7 @@ from dpmcl.results.store import Stored, StreamInfo
 
 
 def mean(value: float, error: float | None = 1e-4) -> Estimate:
-    return Estimate(50, 0, value, error, None, None)
+    return Estimate(50, 0, value, error, None)
 
 
 def marks(ours: dict[Key, Estimate]) -> dict[Key, str]:
@@ -69,7 +69,7 @@ def test_a_cell_is_within_two_combined_errors() -> None:
     assert marks(near)[key] == "within"
     assert marks(far)[key] == "not reproduced"  # nothing to be in order with
     assert marks({})[key] == "not run"
-    lost = {key: Estimate(0, 3, None, None, None, None)}
+    lost = {key: Estimate(0, 3, None, None, None)}
     assert marks(lost)[key] == "not run"
 
 

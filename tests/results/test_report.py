@@ -100,7 +100,10 @@ def test_a_page_of_markdown_has_the_same_and_its_figures():
     assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
     assert "| a | Same test rows | held | - |" in page
     assert "| a | Within rows=320 | not held | er: it took 800 rows. |" in page
-    assert files == markdown(runs, stem="results")
+    runs["a"].records["er"] = replace(runs["a"].records["er"], readings=None)
+    again = markdown(runs, stem="results")  # draws the first two figures to the same bytes
+    assert len(again) == 3
+    assert all(files[f"results-{k}.svg"] == again[f"results-{k}.svg"] for k in (1, 2))
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -16,7 +16,7 @@ from dpmcl.results import against as comparisons
 from dpmcl.results import claims, comparison, figures, heat_map, paper, theory_figures
 from dpmcl.results.comparison import MEASURES, Entry
 from dpmcl.results.names import displayed
-from dpmcl.results.statistics import FEWEST, estimate
+from dpmcl.results.statistics import FEWEST, bootstrap_interval, estimate
 from dpmcl.results.store import Stored
 from dpmcl.results.summary import cost_rows
 from dpmcl.results.table import cells, columns_of, format_cells, number
@@ -198,13 +198,14 @@ def _results(entries: Sequence[Entry]) -> _Section:
     for name, measure in MEASURES.items():
         body = []
         for entry in entries:
-            errors, summary = entry.record.test, estimate(measure(entry.record.test))
-            numbers = (summary.mean, summary.error, summary.interval, summary.bootstrap)
+            values = measure(entry.record.test)
+            summary = estimate(values)
+            numbers = (summary.mean, summary.error, summary.interval, bootstrap_interval(values))
             body.append(
                 [
                     displayed(entry.stream.name),
                     displayed(entry.label),
-                    str(len(errors.seeds)),
+                    str(len(values)),
                     str(summary.lost),
                     *map(number, numbers),
                 ]

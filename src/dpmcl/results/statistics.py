@@ -23,17 +23,15 @@ Interval = tuple[float, float]
 
 
 class Estimate(NamedTuple):
-    """Mean over replicas, with its standard error and confidence intervals.
+    """Mean over replicas, with its standard error and confidence interval.
 
     Attributes:
         replicas: Number of replicas with a finite value.
         lost: Number of replicas without a finite value, such as those that diverged.
         mean: Mean of the finite values; None if there are none.
-        error: Standard error, from the standard deviation with ddof=1. None, as are the intervals,
+        error: Standard error, from the standard deviation with ddof=1. None, as is the interval,
             for fewer than two finite values.
         interval: 95 % interval of the mean by Student's t.
-        bootstrap: 95 % interval of the mean by the percentile bootstrap; None for fewer than
-            `FEWEST` finite values, whose resampled means cover the mean too rarely.
     """
 
     replicas: int
@@ -41,7 +39,6 @@ class Estimate(NamedTuple):
     mean: float | None
     error: float | None
     interval: Interval | None
-    bootstrap: Interval | None
 
 
 Verdict = Literal[
@@ -80,7 +77,7 @@ class Comparison(NamedTuple):
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Return the mean of a metric over replicas, with its standard error and intervals.
+    """Return the mean of a metric over replicas, with its standard error and interval.
 
     Args:
         values: Value of each replica, (replicas,). NaN and infinite values are left out.
@@ -90,12 +87,14 @@ def estimate(values: Iterable[float]) -> Estimate:
     """
     values = np.fromiter(values, np.float64)
     known = values[np.isfinite(values)]
-    lost = len(values) - len(known)
-    mean = float(known.mean()) if len(known) else None
-    if len(known) < 2:
-        return Estimate(len(known), lost, mean, None, None, None)
-    bootstrap = _bootstrap_interval(known) if len(known) >= FEWEST else None
-    return Estimate(len(known), lost, mean, standard_error(known), t_interval(known), bootstrap)
+    several = len(known) > 1
+    return Estimate(
+        replicas=len(known),
+        lost=len(values) - len(known),
+        mean=float(known.mean()) if len(known) else None,
+        error=standard_error(known) if several else None,
+        interval=t_interval(known) if several else None,
+    )
 
 
 def standard_error(values: np.ndarray) -> float:
@@ -214,10 +213,24 @@ def t_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
     return float(values.mean()) - half_width, float(values.mean()) + half_width
 
 
-def _bootstrap_interval(values: np.ndarray) -> Interval:
-    """Return the confidence interval of a mean by the percentile bootstrap."""
+def bootstrap_interval(values: np.ndarray) -> Interval | None:
+    """Return the confidence interval of a mean by the percentile bootstrap.
+
+    Args:
+        values: Value of each replica, (replicas,). NaN and infinite values are left out.
+
+    Returns:
+        The interval; None for fewer than `FEWEST` finite values, whose resampled means cover the
+        mean too rarely.
+
+    Raises:
+        DpmclError: SciPy is not installed.
+    """
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST:
+        return None
     resampled = _scipy_stats().bootstrap(
-        (values,),
+        (known,),
         np.mean,
         n_resamples=_RESAMPLES,
         confidence_level=LEVEL,
