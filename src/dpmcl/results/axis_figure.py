@@ -9,7 +9,6 @@ from dpmcl.results.comparison import setting_text
 from dpmcl.results.figures import (
     PLAIN,
     drawing,
-    error_text,
     legend,
     mean_and_error,
     replicas_text,
@@ -74,7 +73,7 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
     values = [one for _, _, lines in panels for points in lines.values() for one in points.values()]
     title = "means" if np.isfinite(np.concatenate(values)).all() else "means of finite errors"
     counts = {len(one) for one in values}
-    figure.suptitle(f"{title}, {replicas_text(counts)}{error_text(counts, 'bars')}", fontsize=10)
+    figure.suptitle(f"{title}, {replicas_text(counts, mark='bars')}", fontsize=10)
     return figure
 
 

@@ -48,6 +48,7 @@ _FONTS = (
 )
 _NARROW = 5.0  # inches; a narrower figure has its panels one above the other
 _CHARACTERS = 15  # of a tick label, per inch
+_LARGEST = 1e200
 _GLYPH = "Glyph (\\d+) "  # how matplotlib's warning of a character that no font has begins
 _SMOOTHEST = 1000  # tasks; a wider filter takes much memory and changes no line
 
@@ -151,9 +152,8 @@ def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str
     counts = [len(record.test.seeds) for record in records.values()]
     note = f", smoothed over {look.smooth:g} tasks" if look.smooth else ""
     lost = sum(len(record.diverged) for record in records.values())
-    frozen = f", {lost} of all {sum(counts)} diverged" if lost else ""
-    replicas = f"{replicas_text(counts)}{frozen}{error_text(counts)}"
-    title = f"{shortened(stream.name, 40)}, {replicas}{note}"
+    diverged = f"{lost} of all {sum(counts)} diverged" if lost else ""
+    title = f"{shortened(stream.name, 40)}, {replicas_text(counts, diverged)}{note}"
     return title if look.width >= _NARROW else "\n".join(textwrap.wrap(title, 40))
 
 
@@ -201,13 +201,34 @@ def curve(
         spacing = np.diff(evaluated).mean()  # in tasks; above 1 if not all tasks were evaluated
         middle, error = (gaussian_filter1d(v, smooth / spacing) for v in (middle, error))
     colour, marker, dashes = style
-    x = evaluated + 1
-    (line,) = ax.plot(x, middle, linestyle=dashes, color=colour, marker=marker, markersize=4,
-                      markevery=max(1, len(x) // 10), linewidth=1.5, label=label)  # fmt: skip
-    with np.errstate(invalid="ignore"):  # infinite errors
+    return line_and_band(ax, evaluated + 1, middle, error, color=colour, linestyle=dashes,
+                         marker=marker, markersize=4, markevery=max(1, len(evaluated) // 10),
+                         linewidth=1.5, label=label)  # fmt: skip
+
+
+def line_and_band(
+    ax: Any, x: np.ndarray, middle: np.ndarray, error: np.ndarray, **line: Any
+) -> Any:
+    """Draw a line of means and a band of one standard error, and return the line.
+
+    Values that are not finite are left out, and those beyond 1e200 are clipped, since the length of
+    an axis must be finite.
+
+    Args:
+        ax: Axes of matplotlib.
+        x: Positions (n,).
+        middle: Means (n,).
+        error: Standard errors (n,).
+        line: Options of the line: its color, label and so on.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite errors
         low, high = middle - error, middle + error
-    ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-    return line
+    middle, low, high = (
+        np.where(np.isfinite(v), v.clip(-_LARGEST, _LARGEST), np.nan) for v in (middle, low, high)
+    )
+    (drawn,) = ax.plot(x, middle, **line)
+    ax.fill_between(x, low, high, color=line["color"], alpha=0.2, linewidth=0)
+    return drawn
 
 
 def _set_axes(ax: Any, stream: StreamInfo, look: Look) -> None:
@@ -306,25 +327,19 @@ def mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return middle, np.where(n > 0, error, np.nan)
 
 
-def replicas_text(counts: Collection[int]) -> str:
-    """Return the number of replicas as text, a range if methods differ.
+def replicas_text(counts: Collection[int], lost: str = "", mark: str = "band") -> str:
+    """Return the number of replicas, and what bands or bars show if a mean has several replicas.
 
     Args:
-        counts: Number of replicas of each method.
+        counts: Number of replicas of each mean; the text has their range.
+        lost: What became of some of the replicas; empty if there is nothing to say.
+        mark: "band" or "bars".
     """
     low, high = min(counts), max(counts)
     count = str(low) if low == high else f"{low} to {high}"
-    return f"{count} replica{'' if count == '1' else 's'}"
-
-
-def error_text(counts: Collection[int], mark: str = "band") -> str:
-    """Return what bands or bars show, as the end of a title; empty if no mean has several replicas.
-
-    Args:
-        counts: Number of replicas of each mean.
-        mark: "band" or "bars".
-    """
-    return f", {mark}: one standard error" if max(counts) > 1 else ""
+    replicas = f"{count} replica{'' if count == '1' else 's'}"
+    error = f"{mark}: one standard error" if high > 1 else ""
+    return ", ".join(filter(None, (replicas, lost, error)))
 
 
 def shortened(name: str, most: int) -> str:

@@ -16,7 +16,7 @@ from dpmcl.results.figures import (
     DASHES,
     PLAIN,
     drawing,
-    error_text,
+    line_and_band,
     mean_and_error,
     name_tasks,
     replicas_text,
@@ -30,7 +30,6 @@ from dpmcl.theory.stability import CONDITIONS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LARGEST = 1e200  # larger numbers are clipped, since the length of an axis must be finite
 _DECADES = 3  # of a logarithmic scale that is linear near 0
 
 
@@ -175,14 +174,8 @@ def _draw_lines(ax: Any, panel: _Panel, readings: Readings) -> None:
         )
         if np.isnan(middle).all():
             continue
-        with np.errstate(invalid="ignore", over="ignore"):  # infinite costs
-            low, high = middle - error, middle + error
-        middle, low, high = (
-            np.where(np.isfinite(v), v.clip(-_LARGEST, _LARGEST), np.nan)
-            for v in (middle, low, high)
-        )
-        ax.plot(x, middle, linestyle=dashes, color=colour, linewidth=1.2, label=label)
-        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        options = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "label": label}
+        line_and_band(ax, x, middle, error, **options)
 
 
 def _set_scale(row: Any, panel: _Panel) -> None:
@@ -231,5 +224,5 @@ def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
     for values in readings.values():
         in_last_task = [position[0] == tasks - 1 for position in values.positions]
         lost += int((~values.taken[:, in_last_task].any(1)).sum())
-    frozen = f", {lost} of all {sum(counts)} frozen on the way" if lost else ""
-    return f"{replicas_text(counts)}{frozen}{error_text(counts)}"
+    frozen = f"{lost} of all {sum(counts)} frozen on the way" if lost else ""
+    return replicas_text(counts, frozen)

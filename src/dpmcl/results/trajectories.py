@@ -9,7 +9,6 @@ from dpmcl.results.figures import (
     PLAIN,
     curve,
     drawing,
-    error_text,
     legend,
     replicas_text,
     set_frame,
@@ -67,6 +66,6 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     options = {"loc": "outside lower center", "ncols": min(len(lines), 6)}
     legend(figure, list(lines.values()), list(lines), fontsize=9, **options)
     counts = {len(record.test.seeds) for run in results for record in run.records.values()}
-    title = f"{replicas_text(counts)}{error_text(counts)}, smoothed over {SMOOTH:g} tasks"
+    title = f"{replicas_text(counts)}, smoothed over {SMOOTH:g} tasks"
     figure.suptitle(title, fontsize=10)
     return figure
