@@ -1,17 +1,18 @@
 """What a learner says of its past: errors on rows held out, a limit, and the way back."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 from test_learner import CLOUDS, NAMES, make_learner, parameters
 
 from conftest import refused
-from dpmcl import Learner, SpecError
+from dpmcl import DpmclError, Learner, SpecError
 from dpmcl.theory import terms
 
 
-def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
+def test_the_report_has_the_errors_on_rows_held_out(tmp_path, monkeypatch):
     learner = make_learner(method="naive", holdout=0.2, updates=60)
     for rows in np.split(np.arange(60), 3):
         learner.learn(CLOUDS[rows], NAMES[rows])
@@ -26,6 +27,9 @@ def test_the_report_has_the_errors_on_rows_held_out(tmp_path):
     assert report.cme == pytest.approx(2 / 3)
     assert repr(report).endswith("CME 0.667, NTE 0, forgetting 1")
     assert report.to_pandas().now.tolist() == [1, 1, 0]
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        refused(report.to_pandas, "pip install 'pandas'", error=DpmclError)
     learner.save(tmp_path)
     assert Learner.load(tmp_path).report() == report
     learner.save(tmp_path, memory=False)

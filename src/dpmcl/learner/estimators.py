@@ -7,18 +7,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcl.exceptions import DpmclError, SpecError, shown
+from dpmcl.exceptions import SpecError, needed_for, shown
 from dpmcl.learner.learner import Learner
 
-try:
+with needed_for("An estimator of scikit-learn", "scikit-learn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils import check_random_state, column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise DpmclError(
-        "ContinualClassifier and ContinualRegressor need scikit-learn; pip install scikit-learn."
-    ) from error
 
 Array = NDArray[Any]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dpmcl.core import keys
+from dpmcl.exceptions import needed_for
 from dpmcl.learner.answers import error, row_errors
 from dpmcl.learner.knowledge import Knowledge
 from dpmcl.learner.pool import Examples, Group
@@ -69,8 +70,13 @@ class Report:
         return _mean([line.now - line.then for line in self.lines[:-1]])
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return the lines as a DataFrame."""
-        import pandas
+        """Return the lines as a DataFrame.
+
+        Raises:
+            DpmclError: pandas is not installed.
+        """
+        with needed_for("A DataFrame", "pandas"):
+            import pandas
 
         return pandas.DataFrame([asdict(line) for line in self.lines])
 
