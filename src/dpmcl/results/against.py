@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from dpmcl.exceptions import SpecError
 from dpmcl.results.comparison import (
+    SHARED,
     Entry,
     differing_settings,
     entries_by_stream,
@@ -30,7 +31,7 @@ COLUMNS: Columns = {
 }
 """Columns of the table; the first four are text."""
 
-_COMMON = ("stream.", "network.", "evaluation.", "dtype", "precision", "split_seed", "weights_seed")
+_COMMON = ("stream.", "network.", "evaluation.", *SHARED)
 """Beginnings of the settings that all methods of a run have in common."""
 
 

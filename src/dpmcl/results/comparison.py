@@ -19,7 +19,7 @@ T = TypeVar("T")
 MEASURES = {"CME": cme, "NTE": nte}
 """The errors by which methods are compared."""
 
-_SHARED = ("dtype", "precision", "split_seed", "weights_seed")
+SHARED = ("dtype", "precision", "split_seed", "weights_seed")
 """Top-level settings that change results. Seeds and settings of the machine do not count."""
 
 _DEFAULTS = {
@@ -167,7 +167,7 @@ def errors_by_seed(entries: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, fl
 def _settings(stored: Stored, method: str) -> dict[str, Any]:
     """Return the settings that change a method's results, and the fingerprints of user's code."""
     spec = stored.spec
-    out = {key: spec.get(key) for key in _SHARED}
+    out = {key: spec.get(key) for key in SHARED}
     out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
     for table in ("stream", "network"):
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
