@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpmcl
-from conftest import PAPER, run_study, same_bits, tiny_model, tiny_stream, train
+from conftest import run_study, same_bits, tiny_model, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
@@ -19,6 +19,8 @@ from dpmcl.training.spec import Spec
 
 SEEDS, UPDATES, TASKS = (0, 1), 12, 2
 BOTH = ("terms", "stability")
+PAPER = ("naive", "er", "dpmcl", "oml", "cml", "anml", "joint")
+"""Methods of which the batched engine is tried without a monitor too."""
 SPEC = {
     "replicas": 2,
     "stream": {"name": "digits", "tasks": TASKS},
