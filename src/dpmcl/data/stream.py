@@ -231,8 +231,8 @@ class Stream:
         """Make a stream from a table.
 
         Args:
-            table: Path of a CSV or Parquet file, a pyarrow Table, a pandas DataFrame, or a dict of
-                columns.
+            table: Path of a CSV or Parquet file, a pandas DataFrame, a table of pyarrow, polars or
+                DuckDB, or a dict of columns.
             target: Column to predict.
             task: Column with the task of each row; None if the scenario makes the tasks.
             kind: "classification" or "regression"; None to infer it from the target.

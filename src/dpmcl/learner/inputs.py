@@ -1,6 +1,5 @@
 """Inputs of a learner, arrays or tables, in the form that its first chunk had."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from torch import Tensor
 from dpmcl.core.settings import Positive
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import inputs_of, warn_if_flags
-from dpmcl.data.labels import is_pandas
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
-from dpmcl.data.readers.table_sources import file_source, memory_source
+from dpmcl.data.readers.table_sources import file_source, is_table, memory_source
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
@@ -129,10 +127,8 @@ def as_table(x: Any) -> Any:
         DataError: The table cannot be read, has no columns, or has two columns of the same name.
     """
     file = isinstance(x, str | Path)
-    if not file and not is_pandas(x) and not isinstance(x, Mapping | pa.Table):
-        if not (hasattr(x, "__arrow_c_stream__") and hasattr(x, "columns")):
-            return x
-        x = pa.table(x)
+    if not file and not is_table(x):
+        return x
     where = str(x) if file else _WHAT
     with reading(where, "correct it, or write it again"):
         source = file_source(Path(x), where) if file else memory_source(x, where)

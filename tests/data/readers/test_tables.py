@@ -3,6 +3,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import pandas
 import pyarrow as pa
 import pytest
 import torch
@@ -121,6 +122,7 @@ def test_what_is_no_table(tmp_path):
     (tmp_path / "no.csv.gz").write_bytes(b"a,y\n1,2\n")
     refused(tmp_path / "no.csv.gz", "no.csv.gz")
     refused([[1, 2]], "mapping of column names", "list")
+    refused(pandas.Series([1, 2]), "mapping of column names", "Series")
     refused({"y": [1, 2]}, "none left")
     lines = "1,2\n" * 400_000  # more than one of the blocks that pyarrow reads at once
     refused(
@@ -132,8 +134,14 @@ def test_what_is_no_table(tmp_path):
 # ---- tables in memory ----------------------------------------------------------------------------
 
 
-def test_pandas(tmp_path):
-    pandas = pytest.importorskip("pandas")
+class ArrowsInterface:
+    """A table of another library, as polars has them."""
+
+    def __init__(self, table):
+        self.columns, self.__arrow_c_stream__ = table.column_names, table.__arrow_c_stream__
+
+
+def test_pandas_and_tables_of_other_libraries(tmp_path):
     hue = pandas.Categorical(["b", "a", "b"], categories=["b", "unused", "a"])
     frame = pandas.DataFrame({"hue": hue, 7: [1, 2, 3], "y": ["p", "q", "p"]}, index=[5, 6, 9])
     data = read_table(frame, target="y")
@@ -141,7 +149,8 @@ def test_pandas(tmp_path):
     assert data.x.tolist() == [[0, 1, 1], [1, 0, 2], [0, 1, 3]]
     frame = frame.rename(columns=str).rename_axis("plot")
     frame.to_parquet(tmp_path / "my.parquet")
-    for source in (tmp_path / "my.parquet", pa.Table.from_pandas(frame)):
+    table = pa.Table.from_pandas(frame)
+    for source in (tmp_path / "my.parquet", table, ArrowsInterface(table)):
         assert torch.equal(read_table(source, target="y").x, data.x)
         assert read_table(source, target="y", task="plot").tasks == ("5", "6", "9")
     refused(frame.assign(gap=pandas.array([1, 2, None], "Int64")), "'gap'", "row 2")
@@ -250,7 +259,6 @@ def test_notes_say_what_each_column_became():
     )
     notes = read_table({"a": [1, 2], "b": [3, 4], "y": [0.5, 1]}, target="y", scale=False).notes
     assert notes == ("numbers: a, b", "target: y, a number")
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
         {"a": [1, 2], "y": ["p", "q"]}, index=pandas.Index([5, 6], name="plot")
     )

@@ -73,11 +73,22 @@ def file_source(path: Path, where: str) -> Source:
     )
 
 
+def is_table(source: Any) -> bool:
+    """Return True for a mapping, an object of pandas, and a table with Arrow's interface.
+
+    Args:
+        source: Anything.
+    """
+    has_arrow = hasattr(source, "__arrow_c_stream__") and hasattr(source, "columns")
+    return has_arrow or is_pandas(source) or isinstance(source, Mapping)
+
+
 def memory_source(source: Any, where: str) -> Source:
     """Open a table in memory.
 
     Args:
-        source: A pyarrow Table, a pandas DataFrame, or a mapping of column names to values.
+        source: A pandas DataFrame, a mapping of column names to values, or a table with Arrow's
+            interface (pyarrow, polars, DuckDB).
         where: Name of the table in errors.
 
     Returns:
@@ -86,14 +97,14 @@ def memory_source(source: Any, where: str) -> Source:
     Raises:
         DataError: The source is none of these.
     """
-    if isinstance(source, pa.Table):
-        return Source(source.column_names, source.select, _index_columns(source.schema))
-    frame = is_pandas(source) and hasattr(source, "columns")
-    if not frame and not isinstance(source, Mapping):
+    if not is_table(source) or (is_pandas(source) and not hasattr(source, "columns")):
         raise DataError(
             "A table must be a path, a pyarrow Table, a pandas DataFrame or a mapping of column "
             f"names to values, got a {type(source).__name__}; convert it."
         )
+    if not is_pandas(source) and not isinstance(source, Mapping):
+        table = pa.table(source)
+        return Source(table.column_names, table.select, _index_columns(table.schema))
     columns = [(str(name), values) for name, values in source.items()]
 
     def read(chosen: list[str]) -> Any:

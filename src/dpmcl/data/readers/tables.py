@@ -101,10 +101,11 @@ def read_table(
     by value). `columns` names the latter "colour=red".
 
     Args:
-        source: Path of a .csv, .tsv (either may be gzipped, as .csv.gz) or .parquet file, a pyarrow
-            Table, a pandas DataFrame (whose index is ignored), or a mapping of column names to
-            values. Text files are UTF-8 with a header. A .csv whose header has no comma is split at
-            semicolons or tabs. Cells in `MISSING` are missing.
+        source: Path of a .csv, .tsv (either may be gzipped, as .csv.gz) or .parquet file, a pandas
+            DataFrame (whose index is ignored), a table with Arrow's interface (pyarrow, polars,
+            DuckDB), or a mapping of column names to values. Text files are UTF-8 with a header. A
+            .csv whose header has no comma is split at semicolons or tabs. Cells in `MISSING` are
+            missing.
         target: Column of the classes, or for regression of numbers, which become (rows, 1), float32
             or float64 like inputs.
         task: Column with the task of each row; None if there is none.
