@@ -13,7 +13,7 @@ import torch
 
 from conftest import complaint, refused
 from dpmcl.data.labelled import Labelled
-from dpmcl.data.readers import entries
+from dpmcl.data.readers import entries, images
 from dpmcl.data.readers.images import Decoding, labelled_images
 from packed import PACKERS, encoded, folder, mapped_file, noise, tarred, with_header, zipped
 
@@ -179,6 +179,17 @@ def test_a_bad_image_is_named(content, rule, kind, tmp_path, monkeypatch):
     assert rule in error
 
 
+def test_a_file_that_vanishes_while_files_are_read_is_named(tmp_path, monkeypatch):
+    source, listed = folder(tmp_path / "set", animals()), []
+
+    def entries_once(path):
+        listed.append([e for e in entries.entries(path) if not listed or e.path.name != "2.png"])
+        return listed[-1]
+
+    monkeypatch.setattr(images, "entries", entries_once)
+    assert "'set/dog/2.png'" in line(source)
+
+
 @pytest.mark.parametrize("kind", [*PACKERS][1:])
 def test_a_cut_archive_is_one_line(kind, tmp_path):
     files = {f"cat/{i:02}.png": encoded(noise(i, 30, 30, 3)) for i in range(40)}
@@ -256,9 +267,9 @@ def test_images_are_mapped_with_and_without_a_cache_and_changes_to_them_stay_pri
         if not cached:
             (tmp_path / "file").write_text("in the way")
             monkeypatch.setenv("DPMCL_CACHE", str(tmp_path / "file" / "cache"))
-        images = labelled_images(source, Decoding())
-        assert mapped_file(images.x)
-        assert torch.equal(images.x, expected)
-        images.x.fill_(7)
+        read = labelled_images(source, Decoding())
+        assert mapped_file(read.x)
+        assert torch.equal(read.x, expected)
+        read.x.fill_(7)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     assert "set TMPDIR" in line(source, Decoding())
