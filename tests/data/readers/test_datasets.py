@@ -4,6 +4,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -127,6 +128,10 @@ class Endless(IterableDataset):
         (Endless(), ["map-style", "Endless", "list"]),
         ([], ["one at least"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
+        (
+            pa.table({"size": [1], "kind": [2]}),
+            ["Table with the keys 'size', 'kind'", "from_table"],
+        ),
         ([([0.5], 1), [0.5]], ["item 1", "list with 1 parts"]),
         (Items([([0.5], 1), ValueError("bad\nfile")]), ["Item 1", "ValueError: bad file"]),
         ([([0.5], 1), ([0.5, 1], 2)], ["one shape", "item 0", "(1,)", "item 1", "(2,)", "resize"]),

@@ -20,6 +20,7 @@ from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.images import Decoding, pixels
 from dpmcl.data.readers.pil_images import open_image
+from dpmcl.data.readers.table_sources import is_table, memory_source
 from dpmcl.data.readers.tables import read_table
 from dpmcl.exceptions import DataError, listed, reason
 
@@ -68,10 +69,11 @@ def read_dataset(
     >>> data.x.shape, data.y.tolist(), data.classes
     (torch.Size([2, 2]), [1, 0], ('a', 'b'))
     """
-    if isinstance(dataset, Mapping):
+    if is_table(dataset):  # or a mapping of several data sets
+        names = memory_source(dataset, "the dataset").names
         raise DataError(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
-            f"{listed(dataset)}; pick one of them."
+            f"{listed(names)}; pick one of them, or read a table by Stream.from_table."
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
