@@ -162,7 +162,7 @@ REFUSED = {
     "an animated GIF": (encoded(colour(0), "GIF", **FRAMES), "holds 3"),
     "an animated PNG": (encoded(colour(0), "PNG", **FRAMES), "holds 3"),
     "a TIFF of three pages": (encoded(colour(0), "TIFF", **FRAMES), "holds 3"),
-    "cut": (encoded(colour(0), "BMP")[:-9], "whole image"),
+    "cut": (encoded(colour(0), "BMP")[:-9], "cannot be read"),
 }
 
 

@@ -74,7 +74,7 @@ def test_a_bad_image_is_named(eurosat):
     bad = Torchvision(dataset="EuroSAT")
     refused(bad.read, "stream.size", "image 9 (part 0) (3, 20, 18)")
     path.write_bytes(path.read_bytes()[:100])
-    refused(bad.read, "EuroSAT's image 9 (part 0) cannot be decoded")
+    refused(bad.read, "EuroSAT's image 9 (part 0) cannot be read")
 
 
 def test_a_sets_parts_are_one_pool_and_numbered_by_name(nowhere):

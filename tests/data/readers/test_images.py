@@ -164,7 +164,7 @@ WHOLE = encoded(noise(0, 40, 40, 3))
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        (WHOLE[: len(WHOLE) // 2], "cannot be decoded"),
+        (WHOLE[: len(WHOLE) // 2], "cannot be read"),
         (b"no image", "cannot identify"),
         (b"", "cannot identify"),
         (with_header(WHOLE, 20_000, 20_000, WHOLE[24:29]), "million pixels"),

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Literal
 
-from dpmcl.exceptions import DataError, DpmclError, needed_for, reason
+from dpmcl.data.read_errors import reading
+from dpmcl.exceptions import DataError, needed_for
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -127,21 +128,15 @@ def readable(where: str) -> Iterator[None]:
     """
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # `plain_image` checks the alpha channel of such images itself.
-            warnings.filterwarnings("ignore", "Palette images with Transparency")
+    with reading(where, "replace it, or remove it", anything=True), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        # `plain_image` checks the alpha channel of such images itself.
+        warnings.filterwarnings("ignore", "Palette images with Transparency")
+        try:
             yield
-    except DpmclError:
-        raise
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise DataError(
-            f"An image must have at most {(Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} million pixels, "
-            f"{where} has more; make it smaller, or remove it."
-        ) from None
-    except Exception as error:  # Pillow can raise anything over a damaged file
-        raise DataError(
-            f"Every image must be a whole image, and {where} cannot be decoded ({reason(error)}); "
-            "replace it, or remove it."
-        ) from None
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+            most = (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+            raise DataError(
+                f"An image must have at most {most:.0f} million pixels, {where} has more; make it "
+                "smaller, or remove it."
+            ) from None
