@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpmcl.exceptions import DataError, reason, shown
+from dpmcl.data.read_errors import reading
+from dpmcl.exceptions import DataError, shown
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -182,12 +183,9 @@ def _as_list(labels: Any, what: str) -> list[Any]:
     """Return labels as a list. Raises DataError for a set, a mapping, or a single label."""
     if isinstance(labels, str | bytes | Set | Mapping) or not isinstance(labels, Iterable):
         raise DataError(f"{what} must be a list of labels, got {shown(labels)}; give one a row.")
-    try:
+    # The user's iterator may raise anything, and so may NumPy for invalid code points.
+    with reading(f"{what} must be a list of labels, and", "give a list", anything=True):
         return list(labels.tolist() if isinstance(labels, np.ndarray) and labels.ndim else labels)
-    except Exception as error:  # from the user's iterator, or from invalid code points
-        raise DataError(
-            f"{what} must be a list of labels, and cannot be read ({reason(error)}); give a list."
-        ) from None
 
 
 def _python_value(value: Any) -> Any:

@@ -29,16 +29,16 @@ _BROKEN = (
 def reading(
     where: str, way_out: str = "replace it by an intact copy", *, anything: bool = False
 ) -> Iterator[None]:
-    """Turn an error of reading a file into a DataError.
+    """Turn an error of reading a file, or a user's objects, into a DataError.
 
     Args:
-        where: Name of the file in errors.
+        where: What is read, for errors, which go on with "cannot be read".
         way_out: What the user can do, for errors.
         anything: Whether to turn any exception, for libraries that may raise any over a damaged
-            file.
+            file, and for objects of the user's.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: It cannot be read.
     """
     try:
         yield

@@ -70,10 +70,10 @@ def read_dataset(
     (torch.Size([2, 2]), [1, 0], ('a', 'b'))
     """
     if is_table(dataset):  # or a mapping of several data sets
-        names = memory_source(dataset, "the dataset").names
+        keys = memory_source(dataset, "the dataset").names
         raise DataError(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
-            f"{listed(names)}; pick one of them, or read a table by Stream.from_table."
+            f"{listed(keys)}; pick one of them, or read a table by Stream.from_table."
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
@@ -201,13 +201,9 @@ def _label(value: Any, what: str) -> Any:
     """Return a label, task or target as a plain value, or as an array if it has several numbers."""
     if not isinstance(value, Tensor | np.ndarray | np.generic | list | tuple):
         return value
-    try:
-        array = np.asarray(unwrapped(value, "The values"))
-    except Exception as error:  # NumPy calls methods of the user's objects
-        raise DataError(
-            f"{_capitalised(what)} must have a label, or numbers of one shape ({reason(error)}); "
-            "convert them."
-        ) from None
+    rule = f"The label of {what} must be one value, or numbers of one shape, and"
+    with reading(rule, "convert it", anything=True):  # NumPy calls methods of the user's objects
+        array = np.asarray(unwrapped(value, f"The label of {what}"))
     return array.item() if array.size == 1 else array
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpmcl.data.labels import is_pandas, unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, reason, shown
+from dpmcl.exceptions import DataError, shown
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 """Suffixes of table files."""
@@ -141,14 +141,11 @@ def _array(values: Any, what: str) -> Any:
     )
     if is_single or not hasattr(values, "__len__"):
         raise DataError(f"{what} must be a list of values, got {shown(values)}; give one a row.")
-    try:
+    # pyarrow calls methods of the user's objects, which may raise anything.
+    with reading(f"{what} must be values of one type, and", "convert them", anything=True):
         if isinstance(values, list | tuple):
             values = [v.item() if isinstance(v, Tensor | np.ndarray) else v for v in values]
         return pa.array(values, from_pandas=True)
-    except Exception as error:  # pyarrow calls methods of the user's objects
-        raise DataError(
-            f"{what} must be values of one type, one a row ({reason(error)}); convert them."
-        ) from None
 
 
 # ---- text files ----------------------------------------------------------------------------------
