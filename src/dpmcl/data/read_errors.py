@@ -45,6 +45,9 @@ def reading(
     except DpmclError:
         raise
     except Exception as error:
-        if not anything and not isinstance(error, _BROKEN):
+        why, usual = reason(error), isinstance(error, _BROKEN)
+        if not usual and not anything:
             raise
-        raise DataError(f"{where} cannot be read ({reason(error)}); {way_out}.") from None
+        if not usual:
+            why = f"{type(error).__name__}: {why}"
+        raise DataError(f"{where} cannot be read ({why}); {way_out}.") from None

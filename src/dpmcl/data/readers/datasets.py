@@ -22,7 +22,7 @@ from dpmcl.data.readers.images import Decoding, pixels
 from dpmcl.data.readers.pil_images import open_image
 from dpmcl.data.readers.table_sources import is_table, memory_source
 from dpmcl.data.readers.tables import read_table
-from dpmcl.exceptions import DataError, listed, reason
+from dpmcl.exceptions import DataError, listed
 
 _ROWS_AT_ONCE = 64
 
@@ -144,13 +144,8 @@ def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Seq
     """Yield the inputs, label and perhaps task of each item of a data set of PyTorch."""
     for i in range(rows):
         what = f"item {i} of '{title}'"
-        try:
+        with reading(_capitalised(what), "correct or drop it", anything=True):
             item = dataset[i]
-        except Exception as error:  # the user's code may raise anything
-            why = f"{type(error).__name__}: {reason(error)}"
-            raise DataError(
-                f"{_capitalised(what)} cannot be read ({why}); correct or drop it."
-            ) from None
         yield _item_parts(item, what, fields)
 
 
