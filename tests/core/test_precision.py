@@ -52,6 +52,20 @@ def before(request):
         switch.fp32_precision = value
 
 
+def test_blocks_of_two_threads_that_overlap_leave_the_settings_as_they_were(before):
+    torch.set_default_dtype(torch.float64)
+    first, second = arithmetic("tf32"), arithmetic(None)
+    try:
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert switches() == ["ieee"] * 3
+        second.__exit__(None, None, None)
+        assert (switches(), torch.get_default_dtype()) == (before, torch.float64)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("precision", [None, "tf32", "bf16"])
 def test_switches_are_set_for_a_block_and_put_back(before, precision):

@@ -11,6 +11,7 @@
 Parameters, optimiser states, features, outputs and losses stay in float32.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -20,6 +21,15 @@ import torch
 Precision = Literal["tf32", "bf16"]
 
 
+Settings = tuple[torch.dtype, tuple[str, ...]]
+"""PyTorch's default type, and the precision of products on a GPU (3 switches) and a CPU (3)."""
+
+_lock = threading.Lock()
+_before: Settings
+_blocks: dict[object, Settings] = {}
+"""Settings of the blocks of `arithmetic` that are open in any thread, in order of entry."""
+
+
 @contextmanager
 def arithmetic(precision: Precision | None) -> Iterator[None]:
     """Switch TF32 on a GPU on or off for a block, which the caller's other settings do not reach.
@@ -27,27 +37,41 @@ def arithmetic(precision: Precision | None) -> Iterator[None]:
     Those are autocast, which is off in the block, PyTorch's default type, which is float32, and
     lower precision of products on a CPU (`torch.set_float32_matmul_precision`). In the block
     PyTorch's older switches (`allow_tf32`, `get_float32_matmul_precision`) may raise an exception,
-    since PyTorch refuses a mixture of old and new ones.
+    since PyTorch refuses a mixture of old and new ones. Threads share PyTorch's switches: those of
+    the block entered last hold for all, and the caller's are restored when no block is open.
 
     Args:
         precision: TF32 is on for "tf32" and "bf16", off for None; PyTorch's default is on in cuDNN.
     """
-    cuda, cudnn, mkldnn = (getattr(torch.backends, name) for name in ("cuda", "cudnn", "mkldnn"))
-    on_gpu = [cuda.matmul, cudnn.conv, cudnn.rnn]
-    on_cpu = [mkldnn.matmul, mkldnn.conv, mkldnn.rnn]  # in bfloat16 after torch's "medium"
-    before = [(switch, switch.fp32_precision) for switch in on_gpu + on_cpu]
-    default = torch.get_default_dtype()
+    global _before
+    block = object()
+    with _lock:
+        if not _blocks:
+            _before = torch.get_default_dtype(), tuple(s.fp32_precision for s in _switches())
+        on_gpu = "tf32" if precision else "ieee"
+        _blocks[block] = torch.float32, (on_gpu,) * 3 + ("ieee",) * 3
+        _set(_blocks[block])
     try:
-        torch.set_default_dtype(torch.float32)
-        for switch in on_gpu + on_cpu:
-            switch.fp32_precision = "tf32" if precision and switch in on_gpu else "ieee"
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
-        if default != torch.float32:  # else another thread may have restored the caller's since
-            torch.set_default_dtype(default)
-        for switch, value in before:
-            switch.fp32_precision = value
+        with _lock:
+            del _blocks[block]
+            _set(next(reversed(_blocks.values()), _before))
+
+
+def _switches() -> list[Any]:
+    """Return PyTorch's switches for the precision of products, on a GPU and on a CPU."""
+    cuda, cudnn, mkldnn = (getattr(torch.backends, name) for name in ("cuda", "cudnn", "mkldnn"))
+    # The last are in bfloat16 after torch.set_float32_matmul_precision("medium").
+    return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+
+
+def _set(settings: Settings) -> None:
+    dtype, values = settings
+    torch.set_default_dtype(dtype)
+    for switch, value in zip(_switches(), values, strict=True):
+        switch.fp32_precision = value
 
 
 def product_context(
