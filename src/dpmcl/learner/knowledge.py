@@ -123,9 +123,9 @@ def learn_chunk(
     stream = replace(stream, outputs=known.setup.stream.outputs)
     infos = _task_infos(known, stream, splits)
     setup = known.setup.with_rows(stream, splits, infos)
+    _check_method(setup)  # always: a learner made from a run starts after chunk 0
     if number == 0:
         check(setup)
-    _check_method(setup)  # always: a learner made from a run starts after chunk 0
     task = len(infos) - 1
     try:
         start = replace(known.run, position=Position(task))
