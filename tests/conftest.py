@@ -1,11 +1,10 @@
 """Fixtures and helpers of all tests: tiny problems, and the folder of real data."""
 
-import logging
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from dpmcl.methods.er import ER
 from dpmcl.results.record import Record
 from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
+from dpmcl.study.log_lines import logged_to
 from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.job import measured
@@ -66,7 +66,6 @@ TINY_SPEC: dict[str, Any] = {
     "methods": ["er"],
     "engine": "looped",
     "device": "cpu",
-    "workers": 1,
 }
 
 SHARES = (0.6, 0.2, 0.2)
@@ -78,9 +77,13 @@ torch.set_num_threads(1)  # the problems are tiny, and the tests run in several 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def image_cache() -> None:
-    """Cache decoded images for all test processes and for later runs on the same machine."""
+def environment() -> None:
+    """Share decoded images with other test processes, and leave the other cores to them.
+
+    Runs that last start worker processes only if they set `workers`.
+    """
     os.environ["DPMCL_CACHE"] = str(Path(tempfile.gettempdir()) / "dpmcl-test-cache")
+    os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 
 
 @pytest.fixture(scope="session")
@@ -93,12 +96,6 @@ def data() -> Path:
     if os.environ.get("CI"):
         pytest.fail(f"in CI this test must run, and {reason}")
     pytest.skip(reason)
-
-
-@pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes that a test starts see one core, as the tests themselves use the others."""
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
 
 
 @pytest.fixture
@@ -314,15 +311,8 @@ def _tiny_model(
 @contextmanager
 def log_to(note: Callable[[str], None] | None) -> Iterator[None]:
     """Pass each log line of a block to `note`."""
-    handler = logging.Handler()
-    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("dpmcl")
-    if note is not None:
-        log.addHandler(handler)
-    try:
+    with nullcontext() if note is None else logged_to(lambda line, _: note(line)):
         yield
-    finally:
-        log.removeHandler(handler)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import pytest
 
 from dpmcl.study import bars
 
-pytestmark = pytest.mark.usefixtures("one_core")
-
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs/notebooks").glob("*.ipynb"))
 
 

@@ -4,11 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from python_process import PythonProcess
-
-pytestmark = pytest.mark.usefixtures("one_core")
 
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 

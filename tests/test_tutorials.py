@@ -7,8 +7,6 @@ import pytest
 
 from python_process import PythonProcess
 
-pytestmark = pytest.mark.usefixtures("one_core")
-
 TUTORIALS = sorted((Path(__file__).parents[1] / "docs/tutorials").glob("*.md"))
 
 

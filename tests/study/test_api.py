@@ -22,7 +22,7 @@ from dpmcl.study.api import Request
 from dpmcl.study.result import Result
 from python_process import PythonProcess
 
-FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4, "workers": 1}
+FEW = {"training.updates": 2, "training.batch": 2, "network.hidden": 4}
 X = np.random.default_rng(0).normal(size=(30, 4))
 Y = np.arange(30) % 3
 
@@ -278,7 +278,7 @@ def job(seed):
     x = np.random.default_rng(0).normal(size=(60_000, 4))
     stream = dpmcl.Stream.from_arrays(x, np.arange(60_000) % 3)
     ER(discount={"name": "power", "p": 2})
-    few = {"training.updates": 2, "workers": 1, "network.hidden": 4}
+    few = {"training.updates": 2, "network.hidden": 4}
     result = dpmcl.run(stream, methods=["er"], replicas=1, seed=seed, settings=few)
     return result.rows()[0]["cme_mean"] + dpmcl.load(sys.argv[1]).rows()[0]["cme_mean"]
 

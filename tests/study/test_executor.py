@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import run_study
+from conftest import TINY_SPEC, run_study
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
 from dpmcl.study import executor, runs
@@ -23,13 +23,10 @@ from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
 TABLE: dict[str, Any] = {
-    "seed": 0,
+    **TINY_SPEC,
     "replicas": 3,
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"name": "mlp", "hidden": 8},
     "training": {"updates": 20, "batch": 8, "memory": 40},
     "methods": {"er": {}, "naive": {}},
-    "engine": "looped",
 }
 RESULTS = ("errors.parquet", "work.json", "parameters/*/*.safetensors")
 

@@ -5,22 +5,19 @@ from pathlib import Path
 import pytest
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import FolderError, SpecError
 from dpmcl.training.spec import Spec
 
-TABLE = {
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"hidden": 8},
-    "replicas": 2,
-    "training": {"updates": 5},
-    "methods": {"er": {}, "er_slow": {"method": "er", "lr": 1e-4}},
-}
+METHODS = {"er": {}, "er_slow": {"method": "er", "lr": 1e-4}}
+TABLE = {**TINY_SPEC, "replicas": 2, "methods": METHODS}
 
 
 def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
     first = dpmcl.run(TABLE, out=tmp_path)
     assert [row["method"] for row in first.rows()] == ["er", "er_slow"]
-    alone = dpmcl.run({**TABLE, "training": {"updates": 5, "lr": 1e-4}, "methods": {"er": {}}})
+    slow = {**TINY_SPEC["training"], "lr": 1e-4}
+    alone = dpmcl.run({**TABLE, "training": slow, "methods": {"er": {}}})
     for name, expected in (("er_slow", alone), ("er", dpmcl.run(TABLE, methods=["er"]))):
         ours, theirs = first.errors[name].values, expected.errors["er"].values
         assert (ours == theirs)[~(ours != ours)].all()

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.cli import app
 from dpmcl.core import memory
 from dpmcl.core.errors import Errors
@@ -20,13 +21,6 @@ from dpmcl.results import store
 from dpmcl.results.record import Divergence, Record
 from dpmcl.study.budget import Budget
 from dpmcl.study.protocol import check
-
-TABLE = {
-    "stream": {"name": "digits", "tasks": 2},
-    "network": {"hidden": 8},
-    "replicas": 2,
-    "training": {"updates": 5, "batch": 8},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +81,7 @@ class TrainsToBeEvaluated(Naive):
 @pytest.mark.parametrize("engine", ["batched", "looped"])
 def test_rows_that_training_may_not_see_are_refused(method, message, engine):
     with pytest.raises(SpecError, match=message):
-        dpmcl.run({**TABLE, "methods": []}, methods=[method], engine=engine)
+        dpmcl.run({**TINY_SPEC, "replicas": 2}, methods=[method], engine=engine)
 
 
 @pytest.mark.parametrize(("method", "rows"), [("WorksLonger", 320), ("TrainsToBeEvaluated", 256)])

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 import dpmcl
-from conftest import fail_if_trained, refused, run_study
+from conftest import TINY_SPEC, fail_if_trained, refused, run_study
 from dpmcl.exceptions import FolderError
 from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
@@ -22,14 +22,10 @@ from dpmcl.training.spec import Spec
 
 UPDATES, BATCH, KAPPA, ZETA, TASKS = 3, 8, 3, 2, 2
 SPEC: dict[str, Any] = {
+    **TINY_SPEC,
     "replicas": 2,
-    "stream": {"name": "digits", "tasks": TASKS},
-    "network": {"name": "mlp", "hidden": 8},
     "training": {"updates": UPDATES, "batch": BATCH, "lr": 0.05},
     "methods": {"naive": {}, "er": {}},
-    "engine": "looped",
-    "device": "cpu",
-    "workers": 1,
 }
 BOTH: dict[str, Any] = {**SPEC, "methods": {"er": {}, "dpmcl": {"kappa": KAPPA, "zeta": ZETA}}}
 

@@ -28,7 +28,6 @@ SPEC = {
     "training": {"updates": UPDATES, "batch": 8, "lr": 0.05},
     "methods": {"er": {}, "dpmcl": {"zeta": 2}},
     "device": "cpu",
-    "workers": 1,
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import dpmcl
 from dpmcl.exceptions import DpmclError
 
-FEW = {"training.updates": 2, "network.hidden": 4, "workers": 1, "stream.tasks": 3}
+FEW = {"training.updates": 2, "network.hidden": 4, "stream.tasks": 3}
 
 
 def run(tracker, out=None):
