@@ -65,7 +65,7 @@ def table1(choice: Choice) -> list[Variant]:
     Args:
         choice: Choices for the study.
     """
-    streams = choice.streams or STREAMS
+    streams = dict.fromkeys(choice.streams or STREAMS)
     return [Variant(stream, choice.table(stream, METHODS, 50)) for stream in streams]
 
 

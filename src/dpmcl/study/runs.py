@@ -264,7 +264,7 @@ class _Run:
 
     @property
     def share_done(self) -> float:
-        """Return the sum of the shares of its jobs that are done; jobs count alike."""
+        """Return the number of finished jobs, plus the finished share of each unfinished one."""
         # A method without updates has a total of 0.
         return sum(done / total if total else 1.0 for done, total in self.done.values())
 
