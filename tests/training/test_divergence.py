@@ -129,7 +129,7 @@ def check(
 
 
 CASES = {
-    "segments, phases and tasks": (
+    "phases": (
         (3, 8, 5, 1, 9),
         [(3, 0, 0, 0), (8, 0, 0, SEGMENT - 1), (5, 0, 0, SEGMENT), (1, 1, 1, UPDATES - 1)],
         {},
@@ -150,8 +150,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [*((case, "batched") for case in CASES), ("phases", "static"), ("phases", "looped")],
+)
 def test_several_are_frozen_each_at_its_own_update(case, engine):
     seeds, where, settings = CASES[case]
     expected = {s: Divergence(k, p, u + 1) for s, k, p, u in reversed(where)}
