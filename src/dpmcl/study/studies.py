@@ -55,18 +55,6 @@ def planned_runs(
     return runs, lines
 
 
-def table1(runs: Mapping[str, Stored], style: TableFormat = "text") -> str:
-    """Return the paper's Table 1 beside ours, cell by cell.
-
-    Args:
-        runs: Results by stream.
-        style: Format of the table.
-    """
-    entries = comparison.entries(runs)
-    text = table_text(paper.rows(entries), paper.COLUMNS, style, words=3)
-    return "\n".join([text, *paper.notes(entries)]) if style == "text" else text
-
-
 def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
     """Write the protocols of a study's runs into one file, protocol.json.
 
@@ -99,8 +87,15 @@ def table_and_figure(
         return _table(runs, style), lambda: against_axes(variants, runs)
     printed = {run: result for run, result in runs.items() if run in paper.STREAMS}
     others = {run: result for run, result in runs.items() if run not in paper.STREAMS}
-    tables = [table1(printed, style)] * bool(printed) + [_table(others, style)] * bool(others)
+    tables = [_table1(printed, style)] * bool(printed) + [_table(others, style)] * bool(others)
     return "\n".join(tables), lambda: trajectories.trajectories(runs)
+
+
+def _table1(runs: Mapping[str, Stored], style: TableFormat) -> str:
+    """Return the paper's Table 1 beside ours, cell by cell, of results by stream."""
+    entries = comparison.entries(runs)
+    text = table_text(paper.rows(entries), paper.COLUMNS, style, words=3)
+    return "\n".join([text, *paper.notes(entries)]) if style == "text" else text
 
 
 def _table(runs: Mapping[str, Result], style: TableFormat) -> str:
