@@ -247,11 +247,7 @@ def run(
         raise SpecError("Settings are nested too deeply; a spec is a table of tables.") from None
     folder = request.folder if out is None else path_of(out)
     with bars() as draw:
-        report = (
-            (draw if progress else None)
-            if isinstance(progress, bool)
-            else _method_progress(progress)
-        )
+        report = draw if progress is True else _method_progress(progress or None)
         planned = runs.Planned(checked, folder)
         return runs.run_all([planned], report, keeping=keeping, fresh=fresh)[0]
 
