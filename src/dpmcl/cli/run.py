@@ -98,11 +98,9 @@ def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
     from dpmcl.study.budget import Budget, limit
     from dpmcl.study.runs import Planned
 
-    budget = Budget.parse(options.budget)
-    if budget is not None:
-        spec, budget, lines = limit(spec, budget)
-        for line in lines:
-            LOG.info("%s", printable(line))
+    spec, budget, lines = limit(spec, Budget.parse(options.budget))
+    for line in lines:
+        LOG.info("%s", printable(line))
     planned = Planned(spec, folder, budget=budget)
     with runner(options, _resume_command(folder)) as make:
         (result,) = make([planned])

@@ -80,26 +80,28 @@ class Limited(NamedTuple):
 
     Attributes:
         spec: The spec, with as many updates or rows of memory as the budget allows each method.
-        budget: The budget, with its amount.
+        budget: The budget, with its amount; None if there is none.
         lines: One line for each method, with its updates or rows of memory.
     """
 
     spec: Spec
-    budget: Budget
+    budget: Budget | None
     lines: list[str]
 
 
-def limit(spec: Spec, budget: Budget) -> Limited:
+def limit(spec: Spec, budget: Budget | None) -> Limited:
     """Return a spec with as many updates or rows of memory as a budget allows each method.
 
     Args:
         spec: The spec.
-        budget: Budget of each method.
+        budget: Budget of each method; None for the updates and memory in the spec.
 
     Raises:
         SpecError: The budget does not allow a method one update or one row of memory; or it has no
             amount, and DPMCL is not among the methods.
     """
+    if budget is None:
+        return Limited(spec, None, [])
     trainer, lines = Trainer(spec, read_stream(spec, spec.seeds[:1])), []
     if not budget.amount:
         budget = replace(budget, amount=_reference_cost(trainer, budget))

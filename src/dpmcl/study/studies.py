@@ -47,10 +47,8 @@ def planned_runs(
         )
     runs, lines = [], []
     for variant in variants:
-        spec, run_budget = Spec.parse(variant.table), None
-        if budget is not None:
-            spec, run_budget, method_lines = limit(spec, budget)
-            lines += [f"{variant.name}: {line}" for line in method_lines]
+        spec, run_budget, method_lines = limit(Spec.parse(variant.table), budget)
+        lines += [f"{variant.name}: {line}" for line in method_lines]
         runs.append(Planned(spec, out / variant.name, variant.name, run_budget))
     return runs, lines
 
