@@ -24,7 +24,7 @@ from dpmcl.training.spec import Spec
 Sources = Mapping[str, Mapping[str, Source]]
 """Sources of the user's plugins, by method and plugin, as in "network 'my:Net'"."""
 
-_log = logging.getLogger("dpmcl")
+_LOG = logging.getLogger("dpmcl")
 
 _FREE = (
     "replicas",
@@ -207,7 +207,7 @@ def refuse_other_code(
                 f"'{spec.stream_name}' have moved since (CHANGELOG.md); {_ANEW}"
             )
     if plugins_now:
-        _log.warning(
+        _LOG.warning(
             f"{folder} was made by version 0.1, which did not record code: its results may "
             f"be of another version of {min(plugins_now)}."
         )
@@ -295,7 +295,7 @@ def warn_of_other_versions(folder: Path, extended: set[str]) -> set[str]:
             if changed:
                 versions_by_method[entry["method"]] = " and ".join(changed)
     for method, versions in versions_by_method.items():
-        _log.warning(
+        _LOG.warning(
             f"{method}: its first seeds were trained with {versions}, whose numbers may "
             "differ from those of now; the new seeds are equal to theirs to rounding at best."
         )
