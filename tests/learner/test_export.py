@@ -59,7 +59,11 @@ def rows():
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
 STEPS = np.random.default_rng(0).normal(size=(60, 4, 3))
 KINDS = {
-    "two replicas, room for classes": (lambda: make_learner(replicas=2), CLOUDS, NAMES),
+    "two replicas, room for classes": (
+        lambda: make_learner(replicas=2, scale=True),
+        CLOUDS,
+        NAMES,
+    ),
     "times and categories": (lambda: make_learner(), rows(), NAMES),
     "regression": (lambda: make_learner(scale=True), CLOUDS, CLOUDS[:, 0] * 100 + 7),
     "images, running statistics": (lambda: Learner(images(), updates=3), PIXELS, NAMES),
@@ -100,15 +104,18 @@ def encoded(description, x):
         *((kind, ".onnx") for kind in KINDS),  # made of the program that a .pt2 file holds
         ("times and categories", ".pt2"),
         ("images, running statistics", ".pt2"),
+        ("two replicas, room for classes", ".pt2"),
     ],
 )
-def test_a_program_predicts_the_same(kind, suffix, tmp_path, capfd, caplog):
+def test_a_program_predicts_the_same(kind, suffix, tmp_path, capfd, caplog, recwarn):
     make, x, y = KINDS[kind]
     learner = make().learn(x, y)
     capfd.readouterr()
     caplog.clear()
+    recwarn.clear()
     learner.export(tmp_path / f"model{suffix}")
     assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert b"dpmcl/learner/" not in (tmp_path / f"model{suffix}").read_bytes()  # no path of ours
     answer, description = loaded(tmp_path / f"model{suffix}")

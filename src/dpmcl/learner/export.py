@@ -203,7 +203,9 @@ class _Ensemble(nn.Module):
         if scaled is not None and stream.scale is not None:
             self.register_buffer("numbers", scaled.cpu())
             for name, leaf in stream.scale._asdict().items():  # equal for all replicas
-                self.register_buffer(name, leaf[0].cpu())
+                self.register_buffer(
+                    name, leaf[0].cpu().clone()
+                )  # torch saves no view without a warning
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities (rows, classes), or values (rows, outputs).
