@@ -1,7 +1,7 @@
 """A run folder is read as it was written, or refused in one line; records merge by seed."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import Divergence, Record, merge
 from dpmcl.results.store import StreamInfo
+from dpmcl.theory.readings import Readings
 
 SPEC = {"stream": "s", "methods": {"er": {}, "dpmcl": {}}}
 STREAM = StreamInfo("s", "classification", ("a", "b"), ("x", "y"), digest="abc")
@@ -70,9 +71,8 @@ def test_a_folder_is_read_as_it_was_written(tmp_path):
 
 
 def test_records_merge_by_seed():
-    """In the order of seeds; where both have a seed, the first one's results stay."""
     parts = {(0, 3): record(0, 3), (1,): record(1, shift=9.0), (2,): record(2)}
-    merged = merge(record(0, 3), merge(record(1, 3, shift=9.0), record(2)))
+    merged = merge(parts[0, 3], merge(parts[1,], parts[2,]))
     assert merged.test.seeds == (0, 1, 2, 3)
     assert merged.predictions is not None
     for at, part in ((list(seeds), part) for seeds, part in parts.items()):
@@ -84,6 +84,18 @@ def test_records_merge_by_seed():
         np.testing.assert_array_equal(merged.predictions["train"][at], part.predictions["train"])
     np.testing.assert_array_equal(merged.predictions["test"][:, 0, 0], [0, 1, 2, 7])
     assert merge(record(0), Record(record(1).errors)).predictions is None
+    with pytest.raises(ValueError, match="different seeds"):
+        merge(record(0, 3), record(3))
+
+
+def test_readings_of_other_seeds_and_positions_merge():
+    first, last = (0, 0, 0), (1, 0, 0)
+    watched = replace(record(0, 3), readings=Readings((0, 3), (last,), np.ones((2, 1, 5))))
+    again = replace(record(1), readings=Readings((1,), (first, last), np.full((1, 2, 5), 2.0)))
+    merged = merge(merge(watched, record(2)), again).readings
+    assert (merged.seeds, merged.positions) == ((0, 1, 2, 3), (first, last))
+    expected = [[np.nan, 1], [2, 2], [np.nan, np.nan], [np.nan, 1]]
+    np.testing.assert_array_equal(merged.values[:, :, 4], expected)
 
 
 def test_a_crash_may_leave_other_files_ahead_of_the_errors(tmp_path):

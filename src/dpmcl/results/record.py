@@ -78,50 +78,53 @@ def select_seeds(record: Record, seeds: Collection[int]) -> Record:
 
 
 def merge(first: Record, second: Record) -> Record:
-    """Merge two records of the same method, splits and tasks, with the seeds in order.
+    """Merge records of the same method, splits and tasks.
 
     Args:
-        first: Record whose results are used for seeds that both records have.
-        second: The other record.
+        first, second: The records, which have no seed in common.
 
     Returns:
-        The record of all seeds.
+        The record of all seeds, in order of the seeds.
+
+    Raises:
+        ValueError: They have a seed in common.
     """
-    new = [i for i, seed in enumerate(second.test.seeds) if seed not in first.test.seeds]
-    seeds = [*first.test.seeds, *(second.test.seeds[i] for i in new)]
-    order = np.argsort(seeds)
+    both = (*first.test.seeds, *second.test.seeds)
+    if len({*both}) < len(both):
+        raise ValueError(f"Records to merge must have different seeds, got {both}.")
+    order, seeds = np.argsort(both), tuple(sorted(both))
 
     def join(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.concatenate([a, b[new]])[order]
+        return np.concatenate([a, b])[order]
 
     errors = {}
     for split, ours in first.errors.items():
         theirs = second.errors[split]
         values, examples = join(ours.values, theirs.values), join(ours.examples, theirs.examples)
-        errors[split] = Errors(tuple(sorted(seeds)), values, examples)
+        errors[split] = Errors(seeds, values, examples)
     predictions = None
     if first.predictions is not None and second.predictions is not None:
         others = second.predictions
         predictions = {name: join(ours, others[name]) for name, ours in first.predictions.items()}
     return Record(
         errors,
-        {**second.work, **first.work},
-        dict(sorted({**second.diverged, **first.diverged}.items())),
-        _merge_readings(first.readings, second.readings),
+        {**first.work, **second.work},
+        dict(sorted({**first.diverged, **second.diverged}.items())),
+        _merge_readings(seeds, first.readings, second.readings),
         predictions,
     )
 
 
-def _merge_readings(first: Readings | None, second: Readings | None) -> Readings | None:
-    """Return the readings of both at all positions; NaN where one of them has no reading."""
-    if first is None or second is None:
-        return first or second
-    positions = tuple(sorted({*first.positions, *second.positions}))
-    new = [i for i, seed in enumerate(second.seeds) if seed not in first.seeds]
-    seeds = [*first.seeds, *(second.seeds[i] for i in new)]
-    values = np.full((len(seeds), len(positions), first.values.shape[2]), np.nan)
-    index_of = {position: i for i, position in enumerate(positions)}
-    values[: len(first.seeds), [index_of[p] for p in first.positions]] = first.values
-    values[len(first.seeds) :, [index_of[p] for p in second.positions]] = second.values[new]
-    order = np.argsort(seeds)
-    return Readings(tuple(sorted(seeds)), positions, values[order])
+def _merge_readings(seeds: tuple[int, ...], *parts: Readings | None) -> Readings | None:
+    """Return the readings of some seeds at all positions; NaN where there is no reading."""
+    known = [readings for readings in parts if readings is not None]
+    if not known:
+        return None
+    positions = sorted({position for readings in known for position in readings.positions})
+    column_of = {position: column for column, position in enumerate(positions)}
+    values = np.full((len(seeds), len(positions), known[0].values.shape[2]), np.nan)
+    for readings in known:
+        rows = [seeds.index(seed) for seed in readings.seeds]
+        columns = [column_of[position] for position in readings.positions]
+        values[np.ix_(rows, columns)] = readings.values
+    return Readings(seeds, tuple(positions), values)
