@@ -4,13 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from dpmcl.exceptions import SpecError
-from dpmcl.results.comparison import (
-    SHARED,
-    Entry,
-    differing_settings,
-    entries_by_stream,
-    errors_by_seed,
-)
+from dpmcl.results import comparison
 from dpmcl.results.names import displayed
 from dpmcl.results.statistics import compare
 from dpmcl.results.summary import Row
@@ -31,11 +25,11 @@ COLUMNS: Columns = {
 }
 """Columns of the table; the first four are text."""
 
-_COMMON = ("stream.", "network.", "evaluation.", *SHARED)
+_COMMON = ("stream.", "network.", "evaluation.", *comparison.SHARED)
 """Beginnings of the settings that all methods of a run have in common."""
 
 
-def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
+def rows(entries: Sequence[comparison.Entry], against: str | None = None) -> list[Row]:
     """Return the comparisons as rows, one for each stream, error and method.
 
     Logs a warning if runs of one stream differ in settings that no label shows.
@@ -48,12 +42,12 @@ def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
     Raises:
         SpecError: No stream has this method and another one.
     """
-    streams = entries_by_stream(entries)
+    streams = comparison.entries_by_stream(entries)
     out: list[Row] = []
     for stream, by_label in streams.items():
         _warn_of_differences(stream, by_label)
         baseline = next(iter(by_label)) if against is None else against
-        for measure, values in errors_by_seed(by_label).items():
+        for measure, values in comparison.errors_by_seed(by_label).items():
             if baseline in by_label or len(streams) == 1:
                 compared = compare(values, baseline)
                 out += [{"stream": stream, "error": measure, **pair._asdict()} for pair in compared]
@@ -65,12 +59,12 @@ def rows(entries: Sequence[Entry], against: str | None = None) -> list[Row]:
     return out
 
 
-def _warn_of_differences(stream: str, by_label: Mapping[str, Entry]) -> None:
+def _warn_of_differences(stream: str, by_label: Mapping[str, comparison.Entry]) -> None:
     """Log a warning if entries differ in common settings that no label shows."""
     same_data = len({entry.stream.digest for entry in by_label.values()}) == 1
     unseen = [
         key
-        for key in differing_settings(list(by_label.values()))
+        for key in comparison.differing_settings(list(by_label.values()))
         if key.startswith(_COMMON)
         and not (same_data and key.startswith("stream."))
         and not any(key in label for label in by_label)

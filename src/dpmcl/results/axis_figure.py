@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpmcl.results import figures
 from dpmcl.results.comparison import setting_text
-from dpmcl.results.figures import (
-    PLAIN,
-    drawing,
-    legend,
-    mean_and_error,
-    replicas_text,
-    set_frame,
-    shortened,
-    styles,
-)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +17,7 @@ Points = Mapping[Any, np.ndarray]
 _PANEL = (3.0, 2.7)  # inches
 
 
-@drawing()
+@figures.drawing()
 def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
     """Draw a row of panels: means over seeds against a setting, with bars of one standard error.
 
@@ -40,13 +31,10 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
     Raises:
         DpmclError: matplotlib is not installed.
     """
-    from matplotlib.figure import Figure
-
-    size = (_PANEL[0] * len(panels), _PANEL[1] + 0.4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = figures.new_figure(_PANEL[0] * len(panels), _PANEL[1] + 0.4)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     names = dict.fromkeys(name for _, _, lines in panels for name in lines)
-    style = styles(names)
+    style = figures.styles(names)
     handles: dict[str, Any] = {}
     for ax, (metric, setting, lines) in zip(axes, panels, strict=True):
         values = list(dict.fromkeys(x for points in lines.values() for x in points))
@@ -55,7 +43,9 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
             ax.set_xscale("log")
         if not numeric:
             positions = range(len(values))
-            ax.set_xticks(positions, [shortened(setting_text(x), 20) for x in values], **PLAIN)
+            ax.set_xticks(
+                positions, [figures.shortened(setting_text(x), 20) for x in values], **figures.PLAIN
+            )
             ax.margins(x=0.1)
         for name, points in lines.items():
             order = sorted(points) if numeric else [x for x in values if x in points]
@@ -64,21 +54,21 @@ def draw(panels: Sequence[tuple[str, str, Mapping[str, Points]]]) -> "Figure":
             colour, marker, dashes = style[name]
             handles[name] = ax.errorbar(x, means, errors, color=colour, marker=marker,
                                         linestyle=dashes, markersize=4, capsize=2)  # fmt: skip
-        ax.set_xlabel(shortened(setting.rpartition(".")[2], 30), **PLAIN)
-        ax.set_ylabel(metric, **PLAIN)
-        set_frame(ax)
+        ax.set_xlabel(figures.shortened(setting.rpartition(".")[2], 30), **figures.PLAIN)
+        ax.set_ylabel(metric, **figures.PLAIN)
+        figures.set_frame(ax)
     if len(handles) > 1:
         options = {"loc": "outside lower center", "ncols": min(len(handles), 3)}
-        legend(figure, list(handles.values()), list(handles), fontsize=9, **options)
+        figures.legend(figure, list(handles.values()), list(handles), fontsize=9, **options)
     values = [one for _, _, lines in panels for points in lines.values() for one in points.values()]
     title = "means" if np.isfinite(np.concatenate(values)).all() else "means of finite errors"
     counts = {len(one) for one in values}
-    figure.suptitle(f"{title}, {replicas_text(counts, mark='bars')}", fontsize=10)
+    figure.suptitle(f"{title}, {figures.replicas_text(counts, mark='bars')}", fontsize=10)
     return figure
 
 
 def _summary(values: np.ndarray) -> tuple[float, float]:
     """Return the mean and standard error of the finite values."""
     finite = np.where(np.isfinite(values), values, np.nan)
-    middle, error = mean_and_error(finite[:, None])
+    middle, error = figures.mean_and_error(finite[:, None])
     return float(middle[0]), float(error[0])

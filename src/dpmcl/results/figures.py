@@ -70,6 +70,17 @@ def drawing() -> Iterator[None]:
         yield
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure.
+
+    Args:
+        width, height: Size in inches.
+    """
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """Appearance of a figure of errors.
@@ -120,11 +131,8 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
     look = look or Look()
     if not records:
         raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
-    from matplotlib.figure import Figure
-
     side_by_side = look.width >= _NARROW
-    height = 3.6 if side_by_side else 1.7 * look.width
-    figure = Figure(figsize=(look.width, height), layout="constrained")
+    figure = new_figure(look.width, 3.6 if side_by_side else 1.7 * look.width)
     axes: Any = figure.subplots(*((1, 2) if side_by_side else (2, 1)), sharey=True)
     panels = ((cme, "CME: error on all tasks seen"), (nte, "NTE: error on the newest task"))
     for ax, (measure, title) in zip(axes, panels, strict=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcl.results.figures import ERROR, NAMED, PLAIN, drawing, mean_and_error, shortened
+from dpmcl.results import figures
 from dpmcl.results.record import Record
 from dpmcl.results.store import StreamInfo
 
@@ -20,7 +20,7 @@ _ACROSS = 3  # panels side by side
 _PANEL = 2.9  # width and height in inches
 
 
-@drawing()
+@figures.drawing()
 def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
     """Return a figure with a heat map for each method: mean errors over seeds, on a common scale.
 
@@ -35,7 +35,7 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
 
     errors = {name: record.test.after for name, record in records.items()}
     means = {
-        name: mean_and_error(np.where(np.isfinite(after), after, np.nan))[0]
+        name: figures.mean_and_error(np.where(np.isfinite(after), after, np.nan))[0]
         for name, after in errors.items()
     }
     known = np.concatenate([values[~np.isnan(values)] for values in means.values()])
@@ -55,7 +55,9 @@ def heat_maps(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         ax.set_ylabel("after task")
     for ax in axes.flat[max(0, len(means) - columns) : len(means)]:
         ax.set_xlabel("error on task")
-    figure.colorbar(image, ax=axes, label=f"{ERROR[stream.kind]}, mean over seeds", shrink=0.9)
+    figure.colorbar(
+        image, ax=axes, label=f"{figures.ERROR[stream.kind]}, mean over seeds", shrink=0.9
+    )
     return figure
 
 
@@ -65,15 +67,12 @@ def panels(names: Sequence[str]) -> "tuple[Figure, Any]":
     Args:
         names: Titles of the panels.
     """
-    from matplotlib.figure import Figure
-
     columns = min(len(names), _ACROSS)
     lines = math.ceil(len(names) / columns)
-    size = (_PANEL * columns + 0.9, _PANEL * lines + 0.3)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = figures.new_figure(_PANEL * columns + 0.9, _PANEL * lines + 0.3)
     axes: Any = figure.subplots(lines, columns, squeeze=False)
     for ax, name in zip(axes.flat, names, strict=False):
-        ax.set_title(shortened(name, 40), fontsize=10, **PLAIN)
+        ax.set_title(figures.shortened(name, 40), fontsize=10, **figures.PLAIN)
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     return figure, axes
@@ -86,10 +85,10 @@ def name_ticks(ax: Any, names: Sequence[str]) -> bool:
         ax: Axes of a heat map.
         names: Name of each line and column.
     """
-    if len(names) > NAMED or max(map(len, names)) > 2:
+    if len(names) > figures.NAMED or max(map(len, names)) > 2:
         return False
-    ax.set_xticks(range(len(names)), names, fontsize=8, **PLAIN)
-    ax.set_yticks(range(len(names)), names, fontsize=8, **PLAIN)
+    ax.set_xticks(range(len(names)), names, fontsize=8, **figures.PLAIN)
+    ax.set_yticks(range(len(names)), names, fontsize=8, **figures.PLAIN)
     return True
 
 

@@ -11,7 +11,7 @@ from dpmcl.data.scaling import clipped_shares, clipping_note
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import printable
-from dpmcl.results.figures import PLAIN, drawing, legend, shortened
+from dpmcl.results.figures import PLAIN, drawing, legend, new_figure, shortened
 from dpmcl.results.names import displayed
 from dpmcl.results.table import aligned
 
@@ -68,13 +68,6 @@ def draw(stream: Stream) -> "Figure":
     return _images(stream) if stream.x.dim() == 4 else _lines(stream)
 
 
-def _figure(width: float, height: float) -> "Figure":
-    """Return an empty figure of a size in inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
 def _rows(stream: Stream, task: int) -> Tensor:
     """Return the numbers of a task's rows."""
     return stream.row[0][stream.task[0] == task]
@@ -92,7 +85,7 @@ def _images(stream: Stream) -> "Figure":
     columns = math.ceil(tasks / _STRIPS)
     strips = math.ceil(tasks / columns)
     shown = _SAMPLES if columns == 1 else max(3, _SAMPLES // columns)
-    figure = _figure(9.0, 0.62 * strips + 0.5)
+    figure = new_figure(9.0, 0.62 * strips + 0.5)
     grid: Any = figure.subplots(strips, columns, squeeze=False)
     for ax in grid.flat:
         ax.set_axis_off()
@@ -114,7 +107,7 @@ def _lines(stream: Stream) -> "Figure":
     """Return a figure with a line for each task."""
     from matplotlib import colormaps
 
-    figure = _figure(9.0, 3.6)
+    figure = new_figure(9.0, 3.6)
     ax: Any = figure.subplots()
     targets = stream.kind == "regression" and stream.outputs > 1
     tasks = len(stream.tasks)

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpmcl.exceptions import DpmclError
-from dpmcl.results.figures import (
-    COLOURS,
-    DASHES,
-    PLAIN,
-    drawing,
-    line_and_band,
-    mean_and_error,
-    name_tasks,
-    replicas_text,
-    set_frame,
-    shortened,
-)
+from dpmcl.results import figures
 from dpmcl.results.store import StreamInfo
 from dpmcl.theory.readings import Readings, Watched
 from dpmcl.theory.stability import CONDITIONS
@@ -104,7 +93,7 @@ _PANELS: Mapping[str, tuple[_Panel, ...]] = {
 }
 
 
-@drawing()
+@figures.drawing()
 def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) -> "Figure":
     """Return a figure of readings: means over replicas, and bands of one standard error.
 
@@ -124,15 +113,14 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
             f"Nothing was watched, so there is nothing to draw: run with --watch {what} into a new "
             "folder (--out)."
         )
-    from matplotlib.figure import Figure
-
     panels = _PANELS[what]
     rows = len(panels) + (what == "stability")
-    size = (4.5 * len(readings) + 3.2, 1.5 * rows + 0.8)
-    figure: Figure = Figure(figsize=size, layout="constrained")
+    figure = figures.new_figure(4.5 * len(readings) + 3.2, 1.5 * rows + 0.8)
     grid: Any = figure.subplots(rows, len(readings), squeeze=False, sharex=True, sharey="row")
     for column, (name, values) in zip(grid.T, readings.items(), strict=True):
-        column[0].set_title(shortened(name, 30), fontsize=10, fontweight="bold", **PLAIN)
+        column[0].set_title(
+            figures.shortened(name, 30), fontsize=10, fontweight="bold", **figures.PLAIN
+        )
         for ax, panel in zip(column, panels, strict=False):
             _draw_lines(ax, panel, values)
         if what == "stability":
@@ -140,15 +128,17 @@ def draw(readings: Mapping[str, Readings], stream: StreamInfo, what: Watched) ->
         for ax in column:
             ax.vlines(np.arange(1, len(stream.tasks)), 0, 1, color="#999999", linewidth=0.4,
                       transform=ax.get_xaxis_transform())  # fmt: skip
-        name_tasks(column[-1], stream, first=0.5)
+        figures.name_tasks(column[-1], stream, first=0.5)
         column[-1].set_xlabel("task")
         column[-1].set_xlim(0, len(stream.tasks))
     for row, panel in zip(grid, panels, strict=False):
         _set_scale(row, panel)
     figure.align_ylabels(grid[:, 0])
     question = "which term of equation (3) acts?" if what == "terms" else "does Theorem 1 apply?"
-    title = f"{shortened(stream.name, 40)}: {question} ({_counts(readings, len(stream.tasks))})"
-    figure.suptitle(title, fontsize=11, **PLAIN)
+    title = (
+        f"{figures.shortened(stream.name, 40)}: {question} ({_counts(readings, len(stream.tasks))})"
+    )
+    figure.suptitle(title, fontsize=11, **figures.PLAIN)
     return figure
 
 
@@ -167,15 +157,17 @@ def _draw_lines(ax: Any, panel: _Panel, readings: Readings) -> None:
         note = f"{hidden} of {int((~np.isnan(shown)).sum())} readings, at most 0, are not shown"
         ax.text(0.5, 0.98, note, fontsize=6.5, color="#57606a", ha="center", va="top",
                 transform=ax.transAxes)  # fmt: skip
-    for (label, name), colour, dashes in zip(panel.lines.items(), COLOURS, DASHES, strict=False):
+    for (label, name), colour, dashes in zip(
+        panel.lines.items(), figures.COLOURS, figures.DASHES, strict=False
+    ):
         values = readings[name]
-        middle, error = mean_and_error(
+        middle, error = figures.mean_and_error(
             np.where(values > 0, values, np.nan) if panel.log else values
         )
         if np.isnan(middle).all():
             continue
         options = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "label": label}
-        line_and_band(ax, x, middle, error, **options)
+        figures.line_and_band(ax, x, middle, error, **options)
 
 
 def _set_scale(row: Any, panel: _Panel) -> None:
@@ -192,7 +184,7 @@ def _set_scale(row: Any, panel: _Panel) -> None:
         ax.set_yscale(**scale)
         ax.yaxis.get_major_locator().set_params(numticks=6)
         ax.tick_params(labelsize=7)
-        set_frame(ax, grid="y")
+        figures.set_frame(ax, grid="y")
         if not panel.log:
             ax.axhline(panel.level, color="black", linewidth=0.8, zorder=1)
             if np.nanmin(heights) >= 0:
@@ -225,4 +217,4 @@ def _counts(readings: Mapping[str, Readings], tasks: int) -> str:
         in_last_task = [position[0] == tasks - 1 for position in values.positions]
         lost += int((~values.taken[:, in_last_task].any(1)).sum())
     frozen = f"{lost} of all {sum(counts)} frozen on the way" if lost else ""
-    return replicas_text(counts, frozen)
+    return figures.replicas_text(counts, frozen)

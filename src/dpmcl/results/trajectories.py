@@ -3,19 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dpmcl.results import figures
 from dpmcl.results.comparison import MEASURES
-from dpmcl.results.figures import (
-    ERROR,
-    PLAIN,
-    curve,
-    drawing,
-    legend,
-    replicas_text,
-    set_frame,
-    set_log_scale,
-    shortened,
-    styles,
-)
 from dpmcl.results.store import Stored
 
 if TYPE_CHECKING:
@@ -27,7 +16,7 @@ SMOOTH = 2.0
 _COLUMN, _LINE = 2.6, 2.3  # inches
 
 
-@drawing()
+@figures.drawing()
 def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     """Return a figure of CME (above) and NTE (below) against tasks, with a column for each run.
 
@@ -40,32 +29,30 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     Raises:
         DpmclError: matplotlib or SciPy is not installed.
     """
-    from matplotlib.figure import Figure
-
     results = list(runs.values())
     methods = dict.fromkeys(name for run in results for name in run.records)
-    style = styles(methods)
-    figure = Figure(figsize=(_COLUMN * len(results) + 0.6, 2 * _LINE + 0.7), layout="constrained")
+    style = figures.styles(methods)
+    figure = figures.new_figure(_COLUMN * len(results) + 0.6, 2 * _LINE + 0.7)
     axes: Any = figure.subplots(2, len(results), squeeze=False, sharex="col")
     lines: dict[str, Any] = {}
     for column, run in zip(axes.T, results, strict=True):
         for ax, measure in zip(column, MEASURES, strict=True):
             for name, record in run.records.items():
-                lines[name] = curve(ax, MEASURES[measure], record.test, style=style[name],
+                lines[name] = figures.curve(ax, MEASURES[measure], record.test, style=style[name],
                                     smooth=SMOOTH, label=name)  # fmt: skip
-            set_frame(ax)
+            figures.set_frame(ax)
             if run.stream.kind == "regression":
-                set_log_scale([ax])
+                figures.set_log_scale([ax])
             if run.stream.kind != results[0].stream.kind:
-                ax.set_ylabel(ERROR[run.stream.kind], fontsize=9)
-        column[0].set_title(shortened(run.stream.name, 20), fontsize=11, **PLAIN)
+                ax.set_ylabel(figures.ERROR[run.stream.kind], fontsize=9)
+        column[0].set_title(figures.shortened(run.stream.name, 20), fontsize=11, **figures.PLAIN)
         column[1].set_xlabel("tasks seen")
     for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
-        ax.set_ylabel(f"{measure} ({ERROR[results[0].stream.kind]})")
+        ax.set_ylabel(f"{measure} ({figures.ERROR[results[0].stream.kind]})")
     figure.align_ylabels(axes[:, 0])
     options = {"loc": "outside lower center", "ncols": min(len(lines), 6)}
-    legend(figure, list(lines.values()), list(lines), fontsize=9, **options)
+    figures.legend(figure, list(lines.values()), list(lines), fontsize=9, **options)
     counts = {len(record.test.seeds) for run in results for record in run.records.values()}
-    title = f"{replicas_text(counts)}, smoothed over {SMOOTH:g} tasks"
+    title = f"{figures.replicas_text(counts)}, smoothed over {SMOOTH:g} tasks"
     figure.suptitle(title, fontsize=10)
     return figure
