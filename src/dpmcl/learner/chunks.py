@@ -25,7 +25,7 @@ from dpmcl.engine import device_of
 from dpmcl.exceptions import DataError, SpecError, listed
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
-from dpmcl.learner.inputs import Inputs, as_table, drop_columns, split_target
+from dpmcl.learner.inputs import Inputs, as_table, split_target
 from dpmcl.learner.knowledge import Form, Knowledge, stored_inputs, with_body
 from dpmcl.learner.labels import LabelMap, labels_of_names
 from dpmcl.learner.pool import Examples
@@ -105,8 +105,8 @@ def read_inputs(form: Form, x: Any) -> Tensor:
         DataError: The rows differ in form from those learned.
     """
     x = as_table(x)
-    if form.target and isinstance(x, pa.Table):
-        x = drop_columns(x, form.target)
+    if form.target and isinstance(x, pa.Table) and form.target in x.column_names:
+        x = x.drop_columns([form.target])
     values = form.inputs.read(x)
     with computing():
         return stored_inputs(form, _checked(form, values, torch.zeros(len(values), 1)).x)

@@ -161,17 +161,7 @@ def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
     column = Column(target, _WHAT, values, "name another target")
     if not (text and column.written is not None and column.kind in ("whole", "true/false")):
         values = column.values
-    return drop_columns(table, target), values.to_pylist()
-
-
-def drop_columns(table: pa.Table, *columns: str) -> pa.Table:
-    """Return a table without some of its columns.
-
-    Args:
-        table: The table.
-        columns: Names of the columns to leave out. Names that the table lacks are ignored.
-    """
-    return table.select([name for name in table.column_names if name not in columns])
+    return table.drop_columns([target]), values.to_pylist()
 
 
 def _columns(table: pa.Table) -> list[Column]:
