@@ -19,7 +19,7 @@ from torch import nn
 
 from dpmcl import Learner
 from dpmcl.learner import chunks
-from dpmcl.learner.knowledge import Knowledge, with_body
+from dpmcl.learner.knowledge import Knowledge, task_infos_of, with_body
 from dpmcl.learner.pool import Examples, chunk_stream
 from dpmcl.training.loop import learn_task
 from dpmcl.training.state import Position
@@ -61,8 +61,7 @@ def overhead(rounds: int = 15) -> dict[str, float]:
         stream, splits = chunk_stream(
             known.setup.stream, known.held, chunk, number=known.chunks, replicas=1
         )
-        infos = chunk_info(known)
-        setup = known.setup.with_rows(stream, splits, infos)
+        setup = known.setup.with_rows(stream, splits, task_infos_of(known, stream, splits))
         run = replace(known.run, position=Position(1))
         torch.set_num_threads(1)
         start = time.perf_counter()
@@ -122,14 +121,6 @@ def grown_head(seeds: int = 10) -> dict[str, float]:
         "difference": round(gap.mean(), 4),
         "standard error over 10 seeds": round(gap.std(ddof=1) / seeds**0.5, 4),
     }
-
-
-def chunk_info(known: Knowledge):
-    """Return the `TaskInfo` that a method receives for the rows held and a chunk."""
-    from dpmcl.learner.knowledge import _task_infos
-
-    x = torch.zeros(100, 20, dtype=torch.float64)
-    return _task_infos(known, {"train": Examples(x, torch.arange(100) % 5)})[0]
 
 
 def main() -> None:

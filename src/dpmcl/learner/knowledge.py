@@ -121,7 +121,7 @@ def learn_chunk(
     check_digits(stream, config.floats)
     known = _with_room(config, known, form, (stream, splits))
     stream = replace(stream, outputs=known.setup.stream.outputs)
-    infos = _task_infos(known, stream, splits)
+    infos = task_infos_of(known, stream, splits)
     setup = known.setup.with_rows(stream, splits, infos)
     _check_method(setup)  # always: a learner made from a run starts after chunk 0
     if number == 0:
@@ -315,8 +315,13 @@ def _with_room(
     return replace(known, setup=wider, run=run, seen=seen)
 
 
-def _task_infos(known: Knowledge, stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
-    """Return the task infos of the stored rows, if any, and of the chunk after them."""
+def task_infos_of(known: Knowledge, stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
+    """Return the task infos of the stored rows, if any, and of the chunk after them.
+
+    Args:
+        known: Knowledge before the chunk.
+        stream, splits: The stored rows and the chunk, as `pool.chunk_stream` returns them.
+    """
     number, chunk = known.chunks, task_infos(stream, splits)[-1]
     seen = known.seen | chunk.seen
     info = replace(
