@@ -92,9 +92,7 @@ def method_of(method: Any, settings: Mapping[str, Any]) -> Method:
         SpecError: `method` is none of these, or a setting is invalid.
     """
     if isinstance(method, Method):
-        return type(method).from_table(
-            {**method.to_table(), **settings}, type(method).__name__ + ":"
-        )
+        method, settings = type(method), {**method.to_table(), **settings}
     if isinstance(method, type) and issubclass(method, Method):
         return method.from_table(settings, f"Method {method.__name__}:")
     if not isinstance(method, str):

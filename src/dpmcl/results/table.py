@@ -180,23 +180,18 @@ def format_cells(
 def _data(rows: Sequence[Row], style: TableFormat, layout: Layout) -> str:
     """Return rows as JSON or CSV."""
     keys = _chosen(rows[0] if rows else {}, layout.columns)
-    if style == "json":
-        chosen = [
-            {layout.renamed.get(key, key): _json_value(row[key]) for key in keys} for row in rows
-        ]
-        return json.dumps(chosen, indent=1, allow_nan=False)
     header = [layout.renamed.get(key, key) for key in keys]
-    cells = [[_csv_value(row[key]) for key in keys] for row in rows]
-    return "\n".join(map(_csv_line, [header, *cells]))
+    body = [[_data_value(row[key], style) for key in keys] for row in rows]
+    if style == "json":
+        entries = [dict(zip(header, values, strict=True)) for values in body]
+        return json.dumps(entries, indent=1, allow_nan=False)
+    return "\n".join(map(_csv_line, [header, *body]))
 
 
-def _json_value(value: Any) -> Any:
-    """Return a value for JSON, which has no infinite numbers: None for one."""
-    return None if isinstance(value, float) and math.isinf(value) else value
-
-
-def _csv_value(value: Any) -> Any:
-    """Return a value for a cell of CSV: lists, mappings and booleans as other tables show them."""
+def _data_value(value: Any, style: TableFormat) -> Any:
+    """Return a value for JSON, which has no infinite numbers, or for a cell of CSV."""
+    if style == "json":
+        return None if value in (math.inf, -math.inf) else value
     return setting_text(value) if isinstance(value, list | tuple | Mapping | bool) else value
 
 
