@@ -250,7 +250,7 @@ def test_a_table_is_read_by_its_columns():
         lambda: make_learner().learn(frame.astype({"colour": hues}), "kind"), "in its categories"
     )
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
-    refused(lambda: learner.learn(twice), "each of another name")
+    refused(lambda: learner.learn(twice), "columns of different names")
     odd = [*map(str, range(59)), "x"]
     refused(
         lambda: learner.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59"
@@ -348,7 +348,7 @@ def test_wrong_arguments_are_refused():
     refused(lambda: Learner(method="err"), "Did you mean 'er'", error=SpecError)
     refused(lambda: Learner(method=ER(), zeta=2), "No setting 'zeta'", error=SpecError)
     refused(lambda: make_learner(classes=["a", "a"]), "each class once")
-    refused(lambda: make_learner(classes=[]), "a class at least")
+    refused(lambda: make_learner(classes=[]), "at least one class")
     refused(lambda: make_learner(scale="no"), "scale must be", error=SpecError)
     refused(lambda: make_learner(frozen=["0"]), "modules of your own", error=SpecError)
     refused(
@@ -367,5 +367,5 @@ def test_wrong_arguments_are_refused():
         lambda: make_learner(schedule=over).learn(CLOUDS, NAMES), "over to 'task'", error=SpecError
     )
     wild = make_learner(optimiser="sgd", lr=1e30)
-    refused(lambda: wild.learn(CLOUDS, NAMES), "as it was", error=DivergenceError)
+    refused(lambda: wild.learn(CLOUDS, NAMES), "is unchanged", error=DivergenceError)
     assert repr(wild) == "Learner(replay, mlp, nothing learned)"

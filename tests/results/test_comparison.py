@@ -94,7 +94,7 @@ def test_other_data_with_the_same_settings_are_another_stream(other) -> None:
     runs = {"a": first, "b": on_data("bbbbbbbbbb", "naive", **{"path": "/a/my.csv", **other})}
     several = entries(runs)
     assert [one.stream.name for one in several] == ["my (data of a)", "my (data of b)"]
-    with pytest.raises(SpecError, match="a method with others beside it"):
+    with pytest.raises(SpecError, match="a method that has others to compare with"):
         against.rows(several, "er")
 
 

@@ -109,7 +109,7 @@ def test_every_method_is_compared_with_one() -> None:
 def test_streams_without_the_method_are_left_out() -> None:
     runs = {**RUNS, "c": result(0.1, "other", naive=record(0.1), dpmcl=record(0.2))}
     assert {row["stream"] for row in comparison_rows(entries(runs), "dpmcl")} == {"other"}
-    with pytest.raises(SpecError, match="--against names a method with others beside it"):
+    with pytest.raises(SpecError, match="--against must name a method that has others"):
         comparison_rows(entries(runs), "nobody")
 
 

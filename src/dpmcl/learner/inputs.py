@@ -135,7 +135,8 @@ def as_table(x: Any) -> Any:
         columns = [name for name in source.names if name not in source.indexes]
         if not columns or len({*columns}) < len(columns):
             raise DataError(
-                f"Columns must be there, each of another name, and {where} has {listed(columns)}."
+                f"A table must have columns of different names, and {where} has "
+                f"{listed(columns)}; rename or add some."
             )
         return source.read(columns)
 
@@ -167,6 +168,9 @@ def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
 def _columns(table: pa.Table) -> list[Column]:
     """Return the columns of a table; raise DataError if it has no rows or no columns."""
     if not table.num_rows or not table.num_columns:
-        raise DataError("There must be rows and columns, and the table lacks them; give it some.")
+        raise DataError(
+            f"A table must have rows and columns, got {table.num_rows} rows and "
+            f"{table.num_columns} columns; give it some."
+        )
     way_out = "leave the column out"
     return [Column(name, _WHAT, table.column(name), way_out) for name in table.column_names]

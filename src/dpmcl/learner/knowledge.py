@@ -132,8 +132,8 @@ def learn_chunk(
         run, broken = _train(config, setup, start)
     except DivergenceError as error:
         raise DivergenceError(
-            f"Learning left the finite numbers ({str(error).partition(';')[0]}); the learner is as "
-            "it was. Take smaller steps (lr=...), or scale the inputs (scale=True)."
+            f"Parameters must stay finite, and they did not ({str(error).partition(';')[0]}); the "
+            "learner is unchanged. Take smaller steps (lr=...), or scale the inputs (scale=True)."
         ) from None
     empty, no_rows = empty_stream(config, form, chunk["train"], stream.outputs)
     return replace(

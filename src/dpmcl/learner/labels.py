@@ -96,8 +96,8 @@ def declared_labels(classes: Any) -> LabelMap:
     y, names = number_labels(classes, "classes")
     if len(names) < max(len(y), 1):
         raise DataError(
-            "classes must name a class at least, and each class once; leave out those that come "
-            "twice, or classes=."
+            "classes must name at least one class, and each class once; leave out those that are "
+            "repeated, or classes=."
         )
     ordered = tuple(names[k] for k in y.tolist())
     return LabelMap(ordered, family_of(classes), _type_of(classes), fixed=True)

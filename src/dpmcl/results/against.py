@@ -54,7 +54,8 @@ def rows(entries: Sequence[comparison.Entry], against: str | None = None) -> lis
     if against is not None and not out:
         known = ", ".join(dict.fromkeys(entry.label for entry in entries))
         raise SpecError(
-            f"--against names a method with others beside it, got '{against}'; there are: {known}."
+            f"--against must name a method that has others to compare with, got '{against}'; there "
+            f"are: {known}."
         )
     return out
 

@@ -125,7 +125,8 @@ def _metric_values(metric: str, record: Record) -> np.ndarray:
             raise ValueError(f"it has the shape {values.shape}")
     except Exception as error:
         raise SpecError(
-            f"metric '{metric}' must make a number a replica of Errors, and fails: {reason(error)}."
+            f"metric '{metric}' must return a number for each replica, and fails: {reason(error)}; "
+            "correct it, or leave it out."
         ) from None
     return values
 

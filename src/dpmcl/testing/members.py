@@ -101,7 +101,7 @@ def check_metric(metric: Callable[..., Any]) -> None:
     _require(
         "metric",
         together.shape == (3,) and bool(np.isfinite(together).all()),
-        "it gives one finite number a replica; NaN is for what has no meaning, "
+        "it returns one finite number for each replica; NaN is for values that are not defined, "
         "and these errors are complete",
     )
     alone = np.concatenate([measure(slice(i, i + 1)) for i in range(3)])
