@@ -1,6 +1,5 @@
 """The results of a run: tables, figures, and learners that continue its training."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import FigureContent, TableFormat
 from dpmcl.core.errors import Errors
 from dpmcl.core.model import Theta
-from dpmcl.exceptions import DpmclError, SpecError, shown, unknown
+from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown, unknown
 from dpmcl.results import comparison, errors_file, figures, store, summary, table, theory_figures
 from dpmcl.results.confusion import confusions
 from dpmcl.results.store import Stored
@@ -129,9 +128,8 @@ class Result(Stored):
         Raises:
             DpmclError: pandas is not installed.
         """
-        if importlib.util.find_spec("pandas") is None:
-            raise DpmclError("A table of pandas needs it: pip install pandas.")
-        return errors_file.table(self.records).to_pandas()
+        with needed_for("A DataFrame", "pandas"):
+            return errors_file.table(self.records).to_pandas()
 
     def __repr__(self) -> str:
         replicas = max((len(record.test.seeds) for record in self.records.values()), default=0)
