@@ -288,9 +288,6 @@ HONEST: dict[str, Callable[[], Pair]] = {
 
 LOOPED: dict[str, Callable[[], Pair]] = {
     "LSTM": lambda: sequence(nn.LSTM(1, WIDTH, batch_first=True)),
-    "a drawing layer": lambda: after(
-        Layer(lambda self, x: functional.dropout(x, 0.3, self.training))
-    ),
     "a branch on a row": lambda: rows(lambda x: x * 2 if bool((x == x).all()) else x),
 }
 

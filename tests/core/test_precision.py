@@ -114,16 +114,13 @@ def answers() -> np.ndarray:
     return np.concatenate([learner.predict_proba(x).ravel(), *errors, values.ravel()])
 
 
-def test_the_callers_autocast_changes_nothing(tmp_path):
+def test_the_callers_autocast_and_default_type_change_nothing(tmp_path):
     plain = answers()
     with torch.autocast("cpu", torch.bfloat16):
         assert np.array_equal(answers(), plain, equal_nan=True)
         dpmcl.Learner(updates=1).learn([[0.0], [1.0]], [0, 1]).export(tmp_path / "program.pt2")
         assert torch.is_autocast_enabled("cpu")
 
-
-def test_the_callers_default_type_changes_nothing():
-    plain = answers()
     torch.set_default_dtype(torch.float64)
     try:
         assert np.array_equal(answers(), plain, equal_nan=True)
