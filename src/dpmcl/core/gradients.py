@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Any
 
 import torch
@@ -59,8 +60,7 @@ class Work:
 
     def __add__(self, other: "Work") -> "Work":
         """Return the sum of two amounts of work."""
-        names = [field.name for field in fields(self)]
-        return Work(*(getattr(self, name) + getattr(other, name) for name in names))
+        return Work(*map(add, astuple(self), astuple(other)))
 
     def times(self, n: int) -> "Work":
         """Return n times this work.
@@ -68,7 +68,7 @@ class Work:
         Args:
             n: Number of repetitions.
         """
-        return Work(*(n * getattr(self, field.name) for field in fields(self)))
+        return Work(*(n * amount for amount in astuple(self)))
 
 
 class _Flops(TorchDispatchMode):

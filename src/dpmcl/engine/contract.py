@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -56,12 +56,13 @@ class Feed:
 
 
 class Engine(Protocol):
-    """Runs functions of one replica over R replicas; trees have a leading replica dimension."""
+    """Runs functions of one replica over R replicas; trees have a leading replica dimension.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the engine, "batched" or "looped"."""
-        ...
+    Attributes:
+        name: "batched" or "looped".
+    """
+
+    name: ClassVar[str]
 
     def advance(self, update: Update, state: State, feed: Feed) -> State:
         """Return the state of all replicas after the updates of a feed.
