@@ -244,7 +244,8 @@ def _paper(entries: Sequence[Entry]) -> _Section | None:
     text = (
         "A claim holds where the 95 % intervals of all its paired differences say so, and fails "
         "where one of them, with Bonferroni's correction for their number, says the opposite; "
-        '"in direction" is a difference of the printed sign and another size.'
+        '"in direction" is a difference of the printed sign and another size. The claim about '
+        "powers of ten on SINE is answered by the means alone."
     )
     return _Section("Beside the paper", [*paper.notes(entries), text], tables)
 
