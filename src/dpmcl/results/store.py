@@ -39,7 +39,7 @@ import tomli_w
 
 from dpmcl.core.atomic import atomic, write_text
 from dpmcl.core.gradients import Work
-from dpmcl.core.model import Theta
+from dpmcl.core.model import Kind, Theta
 from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import at
 from dpmcl.data.field import Field
@@ -68,7 +68,7 @@ class StreamInfo:
     """
 
     name: str
-    kind: str
+    kind: Kind
     tasks: tuple[str, ...]
     classes: tuple[str, ...]
     scenario: str = ""
@@ -133,7 +133,7 @@ class Stored:
     code: Code = field(default_factory=dict)
 
 
-EMPTY = Stored({}, StreamInfo("", "", (), ()), {})
+EMPTY = Stored({}, StreamInfo("", "classification", (), ()), {})
 """Content of a folder without a run."""
 
 _WORK_NAMES: Any = Literal[tuple(f.name for f in fields(Work))]
