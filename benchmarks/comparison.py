@@ -3,7 +3,7 @@
     python -m benchmarks.comparison digits mnist [--replicas 3] [--memory 200] [--out DIR]
     python -m benchmarks.comparison digits --paper --every-rate --replicas 20
     python -m benchmarks.comparison sine --paper --replicas 10
-    python -m benchmarks.comparison omniglot --paper --tasks 20 --updates 100 --replicas 5
+    python -m benchmarks.comparison omniglot --paper --tasks 20 --updates 100 --replicas 8
     python -m benchmarks.comparison digits --bytes 340k --replicas 20
 
 Runs all methods on five tasks of two classes. With --paper it runs the methods that show whether
