@@ -53,9 +53,12 @@ OF_THE_PAPER = ("er", "oml", "dpmcl", "dpmcl_off", "replay", "derpp")
 """DPMCL with and without its third term, and the methods that a reader would use instead."""
 
 RATES = {"sine": [0.0003, 0.001, 0.003, 0.01], "omniglot": [0.0001, 0.0003, 0.001, 0.003]}
-"""Learning rates of streams whose preset has Adam; other streams have `SGD_RATES`."""
+"""Learning rates of streams whose preset has Adam; other streams have `USUAL_RATES`."""
 
-SGD_RATES = [0.003, 0.01, 0.03, 0.1]
+USUAL_RATES = [0.003, 0.01, 0.03, 0.1]
+
+EXTENT = {"omniglot": (20, 2)}
+"""Tasks and seeds on which rates are chosen with --paper; on other streams six and five."""
 
 
 def table_of(stream: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -71,13 +74,6 @@ def table_of(stream: str, options: argparse.Namespace) -> dict[str, Any]:
     if options.tasks is not None:
         stream_table["tasks"] = options.tasks
     return spec.with_changes(table, {"training": training, "stream": stream_table})
-
-
-def extent(stream: str, *, paper: bool) -> tuple[int, int]:
-    """Return the numbers of tasks and seeds on which rates are chosen."""
-    if not paper:
-        return 2, 2
-    return (20, 2) if stream == "omniglot" else (6, 5)
 
 
 def main() -> None:
@@ -100,8 +96,8 @@ def main() -> None:
             limited, _, memory_lines = limit(limited, Budget.parse(f"bytes={options.bytes}"))
             lines += memory_lines
         print(*lines, sep="\n")
-        rates = RATES.get(stream, SGD_RATES)
-        tasks, seeds = extent(stream, paper=options.paper)
+        rates = RATES.get(stream, USUAL_RATES)
+        tasks, seeds = EXTENT.get(stream, (6, 5)) if options.paper else (2, 2)
         search = Search(space={"training.lr": rates}, tasks=tasks, replicas=seeds)
         tuned, lines = tune(limited.to_table(), search, options.out / f"{name}-rates")
         print(*lines, sep="\n")
