@@ -21,12 +21,12 @@ import torch
 Precision = Literal["tf32", "bf16"]
 
 
-Settings = tuple[torch.dtype, tuple[str, ...]]
+_Switched = tuple[torch.dtype, tuple[str, ...]]
 """PyTorch's default type, and the precision of products on a GPU (3 switches) and a CPU (3)."""
 
 _lock = threading.Lock()
-_before: Settings
-_blocks: dict[object, Settings] = {}
+_before: _Switched
+_blocks: dict[object, _Switched] = {}
 """Settings of the blocks of `arithmetic` that are open in any thread, in order of entry."""
 
 
@@ -67,8 +67,8 @@ def _switches() -> list[Any]:
     return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
 
 
-def _set(settings: Settings) -> None:
-    dtype, values = settings
+def _set(switched: _Switched) -> None:
+    dtype, values = switched
     torch.set_default_dtype(dtype)
     for switch, value in zip(_switches(), values, strict=True):
         switch.fp32_precision = value
