@@ -14,6 +14,7 @@ from dpmcl.data.stream_check import broken_promise
 from dpmcl.exceptions import SpecError
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.streams._settings import StreamSettings
+from dpmcl.testing.promise import require
 
 
 def check_stream(settings: StreamSettings) -> None:
@@ -40,15 +41,15 @@ def check_stream(settings: StreamSettings) -> None:
         with forked(seed):
             streams.append(settings.build((0, 1)))
     broken = broken_promise(streams[0], replicas=2)
-    _require("stream", broken is None, broken or "")
+    require("stream", broken is None, broken or "")
     first, repeat = (stream.digest() for stream in streams)
-    _require(
+    require(
         "stream",
         first == repeat,
         "the same seeds give the same rows; draw from a generator made of the seeds, and keep "
         "nothing from one call of `build` to the next",
     )
-    _require(
+    require(
         "stream",
         streams[0].same_rows(1, settings.build((1,))),
         "a seed has the same rows beside others as alone; draw each replica's rows from a "
@@ -57,7 +58,7 @@ def check_stream(settings: StreamSettings) -> None:
     first_rows = streams[0].row[0, :100]
     present = torch.ones_like(first_rows, dtype=torch.bool)
     batch = streams[0].batch(first_rows, present, first_rows * 0, torch.float32, replica=0)
-    _require("stream", bool(batch.x.isfinite().all()), "inputs and targets are finite")
+    require("stream", bool(batch.x.isfinite().all()), "inputs and targets are finite")
 
 
 def check_metric(metric: Callable[..., Any]) -> None:
@@ -94,18 +95,18 @@ def check_metric(metric: Callable[..., Any]) -> None:
         same = np.array_equal(part.values, errors.values[replicas])
         same &= np.array_equal(part.examples, errors.examples[replicas])
         same &= all(np.array_equal(predicted[n], v[replicas]) for n, v in predictions.items())
-        _require("metric", same, "it changes nothing that it is given; copy before you write")
+        require("metric", same, "it changes nothing that it is given; copy before you write")
         return values
 
     together = measure(slice(None))
-    _require(
+    require(
         "metric",
         together.shape == (3,) and bool(np.isfinite(together).all()),
         "it returns one finite number for each replica; NaN is for values that are not defined, "
         "and these errors are complete",
     )
     alone = np.concatenate([measure(slice(i, i + 1)) for i in range(3)])
-    _require(
+    require(
         "metric",
         np.allclose(alone, together, rtol=1e-12, atol=1e-12),
         "a replica's number does not depend on the other replicas; take means over axes from 1",
@@ -134,8 +135,3 @@ def check_network(settings: NetworkSettings, shape: tuple[int, ...], outputs: in
         raise SpecError(f"A network's settings derive from NetworkSettings, got {settings!r:.80}.")
     example = torch.rand(6, *shape, generator=torch.Generator().manual_seed(0))
     Model.build(lambda: settings.build(shape, outputs), "classification", example, outputs)
-
-
-def _require(kind: str, holds: bool, promise: str) -> None:
-    if not holds:
-        raise AssertionError(f"A {kind} promises that {promise}.")

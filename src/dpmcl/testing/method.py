@@ -12,6 +12,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Engine, Looped
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods._method import Method
+from dpmcl.testing.promise import require
 from dpmcl.training.checks import check
 from dpmcl.training.evaluation import evaluate, evaluated_states
 from dpmcl.training.loop import after_evaluation_phases, first_state, learn_task
@@ -49,7 +50,8 @@ def check_method(method: Method) -> None:
     for _ in range(setup.tasks):
         _check_updates(setup, run)
         run = learn_task(setup, run)
-    _require(
+    require(
+        "method",
         all(bool(leaf.isfinite().all()) for leaf in leaves(run.replicas.theta)),
         "parameters stay finite; take smaller steps, or find what divides by 0",
     )
@@ -57,7 +59,8 @@ def check_method(method: Method) -> None:
     for task in range(setup.tasks):
         repeat = learn_task(setup, repeat)
         _evaluate(setup, repeat, task)
-    _require(
+    require(
+        "method",
         _equal(tuple(run.replicas), tuple(repeat.replicas)),
         "the same seed gives the same bits, and evaluation changes nothing; draw by the keys of an "
         "update (dpmcl.keys), and keep nothing outside of the State",
@@ -100,15 +103,18 @@ def _check_updates(setup: Setup, run: RunState) -> None:
         before = tree_map(Tensor.clone, arguments)
         first, second = phase.update(*arguments), phase.update(*arguments)
         where = f"(phase '{phase.name}' of task {task})"
-        _require(
+        require(
+            "method",
             _equal(arguments, before),
             f"an update changes nothing that it is given {where}; write x = x + y for x += y",
         )
-        _require(
+        require(
+            "method",
             _equal(first, second),
             f"an update gives the same result again {where}; draw by its keys alone",
         )
-        _require(
+        require(
+            "method",
             shapes(tuple(first)) == shapes(tuple(arguments[0])),
             f"an update keeps the shapes and types of its state {where}, as `start` made them",
         )
@@ -131,7 +137,8 @@ def _check_batched(method: Method, looped: RunState) -> None:
             f"A method promises that its update can be batched (torch.func.vmap): {error}"
         ) from error
     pairs = zip(leaves(looped.replicas.theta), leaves(run.replicas.theta), strict=True)
-    _require(
+    require(
+        "method",
         all(torch.allclose(a, b, rtol=_NEAR, atol=_NEAR) for a, b in pairs),
         "one replica after another gives what all at once give; use no value of a tensor in Python",
     )
@@ -140,8 +147,3 @@ def _check_batched(method: Method, looped: RunState) -> None:
 def _equal(first: Any, second: Any) -> bool:
     pairs = zip(leaves(first), leaves(second), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
-
-
-def _require(holds: bool, promise: str) -> None:
-    if not holds:
-        raise AssertionError(f"A method promises that {promise}.")
