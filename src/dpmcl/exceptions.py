@@ -50,6 +50,9 @@ class DeviceError(DpmclError, MemoryError):
 class Stopped(DpmclError):
     """A run was asked to stop. Its work is kept, and the next call resumes it."""
 
+    def __init__(self, message: str = "The run was stopped; what it had done is kept.") -> None:
+        super().__init__(message)
+
 
 @contextmanager
 def needed_for(purpose: str, package: str, error: type[DpmclError] = DpmclError) -> Iterator[None]:

@@ -155,7 +155,7 @@ class _Execution:
         """Wait until the workers have finished their jobs."""
         while any(worker.busy for worker in self._workers or ()) or not self._inbox.empty():
             if self._should_stop() and self._error is None:
-                self._fail(Stopped("The run was stopped; what it had done is kept."))
+                self._fail(Stopped())
             try:
                 self._handle(*self._inbox.get(timeout=0.1))
             except queue.Empty:

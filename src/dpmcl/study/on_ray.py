@@ -62,7 +62,7 @@ def execute_on_ray(assignments: Sequence[Assignment], keeping: Keeping) -> None:
         try:
             while waiting:
                 if keeping.stop():
-                    raise Stopped("The run was stopped; what it had done is kept.")
+                    raise Stopped()
                 for reference in ray.wait(list(waiting), timeout=_POLL)[0]:
                     assignment = waiting.pop(reference)
                     outcome = _outcome(ray, reference)

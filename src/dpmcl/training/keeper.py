@@ -95,7 +95,7 @@ class Keeper(Observer):
         if due or stop:
             self._save(run)
         if stop:
-            raise Stopped("The run was stopped; what it had done is kept.")
+            raise Stopped()
 
     def _save(self, run: RunState) -> None:
         start = time.monotonic()
