@@ -15,6 +15,7 @@ import dpmcl
 from conftest import TINY_SPEC, refused, same_bits, tiny_model, tiny_run, tiny_stream
 from dpmcl import Learner, ModelError, SpecError, plugins
 from dpmcl.core.batch import Batch
+from dpmcl.core.cost import check_cost
 from dpmcl.core.tree import leaves
 from dpmcl.exceptions import FolderError
 from dpmcl.methods.er import ER
@@ -158,6 +159,10 @@ WRONG = {
     "no tensor": (lambda o, y: 0.5, "float"),
     "not finite": (lambda o, y: o[:, 0].log(), "must be finite, got nan"),
     "other rows": (lambda o, y: cross_entropy(o - o.mean(0), y), "that row's"),
+    "other rows, in a small unit": (
+        lambda o, y: 1e-7 * cross_entropy(o - o.mean(0), y),
+        "that row's",
+    ),
     "draws": (lambda o, y: cross_entropy(o, y) * torch.rand(len(o)), "draws or"),
     "no gradient": (lambda o, y: (o.argmax(1) != y).float(), "is 0 for every row"),
     "in place": (lambda o, y: cross_entropy(o.mul_(2), y), "changes in place"),
@@ -172,3 +177,16 @@ def test_what_is_no_cost_is_refused(kind):
     one = Learner(cost=cost, updates=2, classes=["a", "b", "c"])
     refused(lambda: one.learn(X, NAMES), part, "The cost 'test_costs:<lambda>'", error=ModelError)
     refused(lambda: one.predict(X), "learn(x, y) first", error=SpecError)
+
+
+def test_a_cost_that_counts_the_classes_of_a_batch_is_refused():
+    """Though in the first six made-up rows each class appears once."""
+
+    def balanced(outputs, targets):
+        return cross_entropy(outputs, targets) / (targets[:, None] == targets).sum(1)
+
+    def check(cost):
+        check_cost(cost, "mine", kind="classification", width=10, like=torch.zeros(()))
+
+    check(cross_entropy)
+    refused(lambda: check(balanced), "is another one beside other rows", error=ModelError)

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from dpmcl.core.generators import forked
+from dpmcl.core.row_check import ROWS, batches_to_compare, is_near, rows_agree
 from dpmcl.exceptions import ModelError, reason
 
 RowCost = Callable[[Tensor, Tensor], Tensor]
 """Function cost(outputs, targets) that returns the cost of each row, (n,). Outputs are
 (n, outputs), targets int64 (n,) or (n, outputs)."""
-
-_ROWS = 6
 
 
 def check_cost(cost: RowCost, name: str, *, kind: str, width: int, like: Tensor) -> None:
@@ -30,12 +29,16 @@ def check_cost(cost: RowCost, name: str, *, kind: str, width: int, like: Tensor)
             draws random numbers, changes its arguments, or has no gradient.
     """
     label = f"The cost '{name}'"
-    outputs, targets = _example(kind, width, like)
+    pool, pool_targets = _example(kind, width, like)
+    outputs, targets = pool[:ROWS], pool_targets[:ROWS]
     try:
         with forked(0):
             costs = cost(outputs, targets)
             _check_values(label, costs, outputs)
-            alone = [cost(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)]
+            batches = [
+                (company, cost(pool[index], pool_targets[index]), index)
+                for company, index in batches_to_compare()
+            ]
             row_gradient = torch.func.grad(lambda o, t: cost(o[None], t[None])[0])
             grads = torch.func.vmap(row_gradient)(outputs, targets)
             batch_gradient = torch.func.grad(lambda o: cost(o, targets).sum())
@@ -50,11 +53,15 @@ def check_cost(cost: RowCost, name: str, *, kind: str, width: int, like: Tensor)
             f"{reason(error)}; use PyTorch's functions, without branches on values, draws or "
             "changes in place."
         ) from error
-    pairs = ((torch.cat(alone), costs), (looped[0], grads), (batched, looped))
-    if not all(a.shape == b.shape and torch.allclose(a, b, 1e-3, 1e-5) for a, b in pairs):
+    differing = [where for where, batch, index in batches if not rows_agree(costs, batch, index)]
+    if not is_near(looped[0], grads, grads):
+        differing.append("in its gradient")
+    if not is_near(batched, looped, looped):
+        differing.append("if torch.func.vmap maps it")
+    if differing:
         raise ModelError(
-            f"{label} of a row may depend on that row's outputs and targets alone, and differs "
-            "beside other rows; take no mean over rows."
+            f"{label} of a row may depend on that row's outputs and targets alone, and is another "
+            f"one {differing[0]}; take no mean over rows."
         )
     if not grads.isfinite().all() or not grads.any():
         what = "is 0 for every row" if grads.isfinite().all() else "is not finite"
@@ -69,8 +76,10 @@ def _example(kind: str, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     classify = kind == "classification"
     width = max(width, 2) if classify else width
     generator = torch.Generator().manual_seed(0)
-    outputs, values = torch.randn(2, _ROWS, width, generator=generator, dtype=like.dtype).to(like)
-    return 2 * outputs, torch.arange(_ROWS).to(like.device) % width if classify else values
+    outputs, values = torch.randn(2, 2 * ROWS, width, generator=generator, dtype=like.dtype).to(
+        like
+    )
+    return 2 * outputs, torch.arange(2 * ROWS).to(like.device) % width if classify else values
 
 
 def _check_values(label: str, costs: Tensor, outputs: Tensor) -> None:

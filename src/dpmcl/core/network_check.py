@@ -39,14 +39,11 @@ from dpmcl.core.part import (
     trainable,
     with_seeded_draws,
 )
+from dpmcl.core.row_check import ROWS, batches_to_compare, is_near, rows_agree
 from dpmcl.core.tree import equal, leaves, named_leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
-# Tolerance, relative to the largest value of a column. Rounding in float64 is far below it, but
-# some networks compute in float32 inside.
-_NEAR = 1e-4
 _NEAR_GRADIENT = 1e-2  # tolerance, relative to a parameter's gradient; kernels may differ
-_ROWS = 6  # rows of the batch that is compared row by row; some data have few distinct rows
 _KEEP_ROWS = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _SEPARATE_ROWS = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
@@ -86,12 +83,12 @@ def check(
         check_layers(builds[0])
         varying = _check_builds(*builds)
         parts = parts_from(builds[0])
-        x = torch.cat([example] * _ROWS)[: max(len(example), _ROWS)]
+        x = torch.cat([example] * ROWS)[: max(len(example), ROWS)]
         with forked(0):
             with torch.no_grad():
                 layers = _check_passes(parts, x, outputs)
                 parts = with_seeded_draws(parts, layers)
-                _check_rows(parts, x[:_ROWS])
+                _check_rows(parts, x[:ROWS])
                 _check_weights_unchanged(parts, x)
                 if layers:
                     _check_same(parts, parts, x, _UNSEEDED.format(layers[0]))
@@ -100,7 +97,7 @@ def check(
                     _check_same(parts, reseeded, x, _seed_message(varying[0]))
             with torch.enable_grad(), _check_unchanged(parts, "in training"):
                 _check_own_parameters(parts, x)
-                _check_gradients(parts, builds[1], x[:_ROWS])
+                _check_gradients(parts, builds[1], x[:ROWS])
     return parts
 
 
@@ -214,7 +211,7 @@ def _check_same(parts: Parts, others: Parts, x: Tensor, rule: str) -> None:
     for theta in (parameters_of(parts), _perturbed(parameters_of(parts))):
         for key in _modes(x).values():  # equal keys draw equal masks
             a, b = (_forward(compared, theta, x, key) for compared in (parts, others))
-            if not (_is_near(b[0], a[0], a[0]) and _is_near(b[1], a[1], a[1])):
+            if not (is_near(b[0], a[0], a[0]) and is_near(b[1], a[1], a[1])):
                 raise ModelError(rule)
 
 
@@ -325,17 +322,6 @@ def _name(dtype: torch.dtype) -> str:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-def _batches(n: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield batches as the words for messages and row numbers; rows from n on are made up."""
-    rows, half = torch.arange(n), n // 2
-    yield "in a second pass", rows
-    yield "in another order", rows.roll(1)
-    yield "beside other rows", torch.cat([rows[:half], rows[half:] + n])
-    yield "beside other rows", torch.cat([rows[:half] + n, rows[half:]])
-    yield "alone", rows[-1:]
-    yield f"in a batch of {2 * n}", rows.repeat(2)
-
-
 def _check_rows(parts: Parts, x: Tensor) -> None:
     """Raise ModelError if the result for a row depends on more than the row and the parameters.
 
@@ -347,18 +333,18 @@ def _check_rows(parts: Parts, x: Tensor) -> None:
     alone = _row_by_row(parts, x.dtype)
     for theta in (parameters_of(alone), _perturbed(parameters_of(alone))):
         for mode, key in _modes(x).items():
-            expected = _forward(alone, theta, pool[:_ROWS], key)
-            for company, index in _batches(_ROWS):
+            expected = _forward(alone, theta, pool[:ROWS], key)
+            for company, index in batches_to_compare():
                 where = f"{mode} for a row {company}"
                 try:
                     results = _forward(alone, theta, pool[index], key)
                 except Exception as error:
-                    if index.max() >= _ROWS:
+                    if index.max() >= ROWS:
                         continue  # a network need not accept made-up rows
                     rule = f"A network must take any number of rows, and fails {where}"
                     raise ModelError(f"{rule}: {reason(error)}; {_KEEP_ROWS}.") from error
                 for part, a, b in zip(PARTS, expected, results, strict=True):
-                    if not _rows_agree(a, b, index):
+                    if not rows_agree(a, b, index):
                         way_out = _SEPARATE_ROWS if b.shape[:1] == index.shape else _KEEP_ROWS
                         raise ModelError(
                             "An answer may depend only on its row and the parameters, and the "
@@ -410,28 +396,6 @@ def _row_by_row(parts: Parts, dtype: torch.dtype) -> Parts:
     for label, layer in named_layers(modules_by_mode(copies)[0]):
         layer.training &= label not in parts["representation"].draws
     return copies
-
-
-def _rows_agree(a: Tensor, b: Tensor, index: Tensor) -> bool:
-    """Return True if the results b of a batch are those in a; index: number in a of each row.
-
-    Rows with numbers from len(a) on are not compared.
-    """
-    compared = index < len(a)
-    return b.shape[:1] == index.shape and _is_near(b[compared], a[index[compared]], a)
-
-
-def _is_near(a: Tensor, b: Tensor, scale: Tensor) -> bool:
-    """Return True if a and b differ by rounding alone, relative to the largest value of a column.
-
-    scale: rows whose columns give these largest values.
-    """
-    if a.shape != b.shape or not a.numel():
-        return a.shape == b.shape
-    size = scale.abs().nan_to_num(0.0, 0.0, 0.0)
-    near = (a - b).abs() <= _NEAR * (size.amax(0) + 0.01 * size.amax())
-    finite = a.isfinite() & b.isfinite()
-    return bool((near | ~finite).all()) and equal(a.isfinite(), b.isfinite())
 
 
 def _perturbed(theta: Theta) -> Theta:
@@ -511,7 +475,7 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     copies = {name: quiet_copy(part, like.dtype, like.device) for name, part in parts.items()}
     theta = tree_map(torch.Tensor.detach, theta)
     _, found = _forward(copies, theta, x.to(like), None)
-    if not _is_near(found, outputs, outputs):
+    if not is_near(found, outputs, outputs):
         raise ModelError(
             f"A run must find the outputs that PyTorch finds, and they differ; {_AS_PYTORCH}."
         )
