@@ -346,6 +346,33 @@ def test_networks_with_equal_parameters_are_told_apart(one, other):
     assert digest(one) == digest(one) != digest(other)
 
 
+def test_equal_networks_have_one_fingerprint():
+    """Lists of tensors, sets, and code of scripts have other pickles in another process."""
+
+    def build(kinds, function):
+        class Unit:
+            """A class of a script; each definition has a number of its own."""
+
+            times = function
+
+        torch.manual_seed(0)
+        net = nn.Linear(4, 4)
+        net.waves, net.kinds = [torch.arange(3.0), torch.eye(3).to_sparse()], kinds
+        net.unit = Unit()
+        return net
+
+    assert [*{0, 8}] != [*{8, 0}]
+    nets = (
+        lambda: build({0, 8}, lambda x: 2 * x),
+        lambda: build({8, 0}, lambda x: 2 * x),
+        lambda: build({0, 9}, lambda x: 2 * x),
+        lambda: build({0, 8}, lambda x: 3 * x),
+    )
+    digests = [own_network(net()).digest for net in nets]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
 def test_a_run_takes_modules_and_knows_them_again(tmp_path):
     spec = {key: value for key, value in TINY_SPEC.items() if key != "network"}
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))

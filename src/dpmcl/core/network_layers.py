@@ -50,6 +50,21 @@ def hooks_of(layer: nn.Module) -> list[Any]:
     return [hook for hooks in kinds if isinstance(hooks, dict) for hook in hooks.values()]
 
 
+def settings_of(layer: nn.Module) -> dict[str, Any]:
+    """Return what a layer has beside values: attributes, hooks, names of frozen parameters.
+
+    Its mode is left out, since a run sets it.
+
+    Args:
+        layer: The layer, without its children.
+    """
+    settings = attributes_of(layer)
+    settings.pop("training", None)
+    settings["hooks"] = hooks_of(layer)
+    settings["frozen"] = [n for n, p in layer.named_parameters() if not p.requires_grad]
+    return settings
+
+
 def modules_by_mode(parts: Parts) -> tuple[Modules, Modules]:
     """Return the modules for training and those for evaluation.
 

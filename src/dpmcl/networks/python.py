@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import cloudpickle
 import torch
 from torch import nn
 
 from dpmcl.core import fingerprint
 from dpmcl.core.network_check import check_layers
-from dpmcl.core.network_layers import attributes_of, hooks_of
+from dpmcl.core.network_layers import settings_of
 from dpmcl.exceptions import ModelError, reason
 from dpmcl.networks._network import NetworkSettings
 from dpmcl.networks._own import freeze, members_of, split_in_two, with_outputs
@@ -104,7 +103,7 @@ def _digest(modules: Any) -> str:
     """Return a fingerprint of a function's code, or of the layers and values of modules."""
     out = hashlib.sha256()
     if is_factory(modules):
-        out.update(cloudpickle.dumps(modules))
+        fingerprint.add_object(out, modules)
         return out.hexdigest()[:32]
     for module in modules:
         out.update(repr(module).encode())
@@ -112,23 +111,15 @@ def _digest(modules: Any) -> str:
             out.update(name.encode())
             fingerprint.add(out, value)
         for layer in module.modules():
-            _add_attributes(out, layer)
+            for name, value in settings_of(layer).items():
+                out.update(name.encode())
+                if isinstance(value, torch.Tensor):
+                    fingerprint.add(out, value)
+                elif isinstance(value, bool | int | float | str):
+                    out.update(repr(value).encode())
+                elif not isinstance(value, torch.fx.Graph):  # whose code is an attribute too
+                    fingerprint.add_object(out, value)
     return out.hexdigest()[:32]
-
-
-def _add_attributes(out: Any, layer: nn.Module) -> None:
-    """Add to a hash what a layer has beside its values: attributes, hooks, frozen parameters."""
-    attributes = attributes_of(layer)
-    attributes.pop("training", None)  # a run sets the mode
-    attributes["hooks"] = hooks_of(layer)
-    attributes["frozen"] = [n for n, p in layer.named_parameters() if not p.requires_grad]
-    for name, value in attributes.items():
-        out.update(name.encode())
-        if isinstance(value, torch.Tensor):  # its pickle depends on where it is in memory
-            fingerprint.add(out, value)
-        elif not isinstance(value, torch.fx.Graph):  # whose code is an attribute too
-            plain = isinstance(value, bool | int | float | str)
-            out.update(repr(value).encode() if plain else cloudpickle.dumps(value))
 
 
 plugin = Python

@@ -29,7 +29,7 @@ from typing import Any
 import cloudpickle
 from torch import Tensor, nn
 
-from dpmcl.core.network_layers import attributes_of, hooks_of
+from dpmcl.core.network_layers import settings_of
 from dpmcl.exceptions import FolderError
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
@@ -102,7 +102,7 @@ def source_of_network(modules: Any) -> Source:
         maker = getattr(modules, "func", getattr(modules, "__func__", modules))
         classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
     references = _References()
-    references.dump([(attributes_of(layer), hooks_of(layer)) for layer in layers] or modules)
+    references.dump([settings_of(layer) for layer in layers] or modules)
     hashes: dict[str, str] = {}
     for cls in classes | references.found:
         hashed = source(cls, "dpmcl")  # with this home, all installed libraries are left out
