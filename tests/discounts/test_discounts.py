@@ -115,3 +115,10 @@ def test_weights_that_no_run_could_use_are_refused_when_they_are_built(weights, 
     with pytest.raises(SpecError) as caught:
         own()
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("total", [1.9, -2.0, math.nan])
+def test_a_sum_that_the_weights_exceed_is_refused(total):
+    """J(t) would be said to stay below a bound that it exceeds."""
+    with pytest.raises(SpecError, match=r"at least 2, got"):
+        type("Wrong", (Discount,), {"weights": lambda self, s: 0.5**s, "total": total})()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpmcl.core.settings import Settings
 from dpmcl.core.threads import threads
-from dpmcl.exceptions import SpecError, reason
+from dpmcl.exceptions import SpecError, reason, shown
 
 TASKS = 100_000
 """Number of tasks on which the weights of a discount are checked."""
@@ -30,7 +30,7 @@ class Discount(Settings, ABC):
 
     Raises:
         SpecError: For s = 0 .. 99,999, a weight is negative or not finite, all weights are 0, or
-            one depends on more than its own s.
+            one depends on more than its own s; or `total` is less than the sum of these weights.
     """
 
     by: Literal["age", "time"] = "age"
@@ -86,6 +86,12 @@ class Discount(Settings, ABC):
             raise SpecError(
                 "weights(s) must make each weight from its own s alone, got others when all of s "
                 "is given at once; leave out sums over s, as in w / w.sum()."
+            )
+        total, least = self.total, float(weights.sum())
+        if total is not None and not total >= least * (1 - 1e-6):
+            raise SpecError(
+                f"total must be the sum of all weights, which is at least {least:.6g}, got "
+                f"{shown(total)}; return None if you do not know it."
             )
 
 
