@@ -89,7 +89,7 @@ def compare_timings(options: argparse.Namespace, updates: int) -> dict[str, floa
 def group_sizes(replicas: int, largest: int, workers: int) -> list[int]:
     """Return group sizes, as even as possible; their number is a multiple of the workers.
 
-    >>> sizes(50, 13, 2)
+    >>> group_sizes(50, 13, 2)
     [13, 13, 12, 12]
     """
     groups = workers * -(-replicas // (workers * largest))

@@ -12,7 +12,8 @@ from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.optimisers._optimiser import Optimiser, Slots
 
 Drift = Literal["none", "inputs", "features", "exact"]
-"""Source of ||dx||: none, means of inputs or of features, or the dynamics of the stream."""
+"""Source of dx: none, the change of the mean inputs, the change that it makes in the inputs of g,
+or the dynamics of the stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
