@@ -80,6 +80,13 @@ class Scaled(nn.Module):
         return Mistaken.apply(x, self.of_gradient)
 
 
+class Tiny(nn.Module):
+    """Makes its input a millionth."""
+
+    def forward(self, x):
+        return 1e-6 * x
+
+
 class Float32(nn.Linear):
     def forward(self, x):
         return super().forward(x.to(torch.float32))
@@ -92,15 +99,48 @@ def test_a_network_that_fixes_a_type_is_compared_in_that_type(log_lines):
     assert not log_lines
 
 
+class Positive(nn.Module):
+    """A layer whose result is a mask."""
+
+    def forward(self, x):
+        return x > 0
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positive = Positive()
+
+    def forward(self, x):
+        return x * self.positive(x)
+
+
+def test_a_layer_may_return_a_mask(log_lines):
+    x = torch.rand(6, 4)
+    network = model(lambda: (nn.Sequential(nn.Linear(4, 8), Gated()), nn.Linear(8, 3)), x)
+    assert choose("auto", network, x, replicas=2, batch=8).name == "batched"
+    assert not log_lines
+
+
+def test_the_unit_of_inputs_does_not_matter(log_lines):
+    x = torch.rand(6, 4)
+    for unit in (1e-15, 1e15):
+        network = model(lambda: (nn.Linear(4, 8), nn.Linear(8, 3)), x)
+        assert choose("auto", network, unit * x, replicas=2, batch=8).name == "batched"
+    assert not log_lines
+
+
+@pytest.mark.parametrize("unit", [nn.Identity(), Tiny()])
 @pytest.mark.parametrize(
     ("of_gradient", "name"),
     [(False, "representation.1: Scaled"), (True, "the gradient of representation.0.")],
 )
 def test_a_layer_that_gives_other_numbers_when_mapped_is_named(
-    of_gradient, name, log_lines, caplog
+    of_gradient, name, unit, log_lines, caplog
 ):
-    layers = nn.Sequential(nn.Linear(4, 8), Scaled(of_gradient), nn.Linear(8, 8))
-    network, x = model(lambda: (layers, nn.Linear(8, 3)), torch.rand(6, 4)), torch.rand(6, 4)
+    layers = nn.Sequential(nn.Linear(4, 8), Scaled(of_gradient), unit, nn.Linear(8, 8, bias=False))
+    last, x = nn.Linear(8, 3, bias=False), torch.rand(6, 4)
+    network = model(lambda: (layers, last), x)
     assert choose("auto", network, x, replicas=2, batch=8).name == "looped"
     (line,) = log_lines
     assert caplog.records[0].once == line  # so a run's workers do not say it again

@@ -416,9 +416,9 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
     with name_layer_in_errors(
         parts, "The network cannot be differentiated by torch.func.grad", way_out
     ):
-        grads: Theta = torch.func.grad(lambda theta: _cost(_forward(parts, theta, x, key)[1]))(
-            theta
-        )
+        grads: Theta = torch.func.grad(
+            lambda theta: scalar_cost(_forward(parts, theta, x, key)[1])
+        )(theta)
     for name, grad in named_leaves(grads, "").items():
         if grad.layout != torch.strided:
             raise ModelError(
@@ -460,7 +460,7 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
         try:
             outputs = modules[1](modules[0](x.to(like)))
             # With this 0, autograd accepts outputs that have no gradient.
-            cost = _cost(outputs) + torch.zeros((), requires_grad=True)
+            cost = scalar_cost(outputs) + torch.zeros((), requires_grad=True)
             grads = torch.autograd.grad(cost, parameters, allow_unused=True)
         except Exception:  # it fits only the run's type, or changes a leaf in place
             return
@@ -487,8 +487,12 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
     )
 
 
-def _cost(outputs: Tensor) -> Tensor:
-    """Return a scalar cost: the sum of all outputs, with a different weight for each output."""
+def scalar_cost(outputs: Tensor) -> Tensor:
+    """Return the sum of all outputs, with a different weight for each, to differentiate a network.
+
+    Args:
+        outputs: Outputs of a network (n, ...).
+    """
     weights = torch.arange(1, outputs[0].numel() + 1, device=outputs.device)
     return (outputs.flatten(1) * weights.to(outputs.dtype).cos()).sum()
 

@@ -8,9 +8,9 @@ import torch
 
 from dpmcl.core.choices import DeviceName, EngineName
 from dpmcl.core.model import Model, Theta, has_convolution, initial_weights
-from dpmcl.core.network_check import in_float64
+from dpmcl.core.network_check import in_float64, scalar_cost
 from dpmcl.core.network_layers import record_layers
-from dpmcl.core.tree import at, named_leaves
+from dpmcl.core.tree import at, equal, named_leaves
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.contract import Engine
 from dpmcl.engine.looped import Looped
@@ -18,6 +18,10 @@ from dpmcl.exceptions import ModelError, SpecError, reason
 
 _LOG = logging.getLogger("dpmcl")
 _NEAR = 1e-2  # relative tolerance; rounding is far below it, though kernels differ
+_NOTHING = 1e-6  # share of the largest result below which a difference is rounding
+
+Results = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""Outputs of layers, and gradients of parameters."""
 
 MAX_REPLICAS = {False: 13, True: 5}
 """Largest number of replicas batched at once on a CPU, without (False) and with convolutions."""
@@ -123,25 +127,44 @@ def _obstacle(model: Model, example: torch.Tensor) -> str | None:
     entered: list[str] = []
     names: list[str] = []
 
-    def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> list[torch.Tensor]:
+    def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> Results:
         with record_layers(model.parts, entered) as outputs:
             model.predict(theta, x, key)
             model.predict(theta, x)
             results = [(name, out) for name, out in outputs if isinstance(out, torch.Tensor)]
-            grads = torch.func.grad(lambda theta: model.predict(theta, x, key).sin().sum())(theta)
-        for name, grad in reversed(named_leaves(grads, "").items()):
-            results.append((f"the gradient of {name[1:]}", grad))
+            grads = torch.func.grad(lambda theta: scalar_cost(model.predict(theta, x, key)))(theta)
+        gradients = list(reversed(named_leaves(grads, "").items()))
         names[:] = [name for name, _ in results]
-        return [out for _, out in results]
+        names.extend(f"the gradient of {name[1:]}" for name, _ in gradients)
+        return [out for _, out in results], [grad for _, grad in gradients]
 
     try:
-        mapped_results = torch.func.vmap(one_replica)(*arguments)
+        mapped = torch.func.vmap(one_replica)(*arguments)
     except Exception as error:  # layers raise exceptions of many kinds
         where = f"in {entered[-1]} ({reason(error)})" if entered else f"({reason(error)})"
         return f"cannot be batched {where}"
-    for name, mapped, alone in zip(
-        names, mapped_results, one_replica(*at(arguments, 1)), strict=True
-    ):
-        if (mapped[1] - alone).double().norm() > _NEAR * alone.double().norm() + _NEAR:
-            return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
+    alone = one_replica(*at(arguments, 1))
+    same = [is_same for pair in zip(mapped, alone, strict=True) for is_same in _same(*pair)]
+    if not all(same):
+        name = names[same.index(False)]
+        return f"cannot be batched in {name} (it gives other numbers when it is mapped)"
     return None
+
+
+def _same(mapped: list[torch.Tensor], alone: list[torch.Tensor]) -> list[bool]:
+    """Return which results of the second mapped replica are the same without mapping."""
+    # Layers may also return masks, or complex numbers.
+    pairs = [
+        (a[1].to(torch.complex128), b.to(torch.complex128))
+        for a, b in zip(mapped, alone, strict=True)
+    ]
+    least = min(_NEAR, _NOTHING * max(_size(b) for _, b in pairs))
+    return [
+        equal(a.isfinite(), b.isfinite()) and _size(a - b) <= _NEAR * _size(b) + least
+        for a, b in pairs
+    ]
+
+
+def _size(result: torch.Tensor) -> float:
+    """Return the norm of a result, without values that are not finite."""
+    return float(torch.where(result.isfinite(), result, 0).norm())
