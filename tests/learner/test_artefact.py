@@ -191,6 +191,23 @@ def test_a_network_that_differs_for_the_rows_learned_alone_is_refused(
     )
 
 
+def test_a_network_whose_answers_have_a_small_unit_is_told_apart(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 3))
+
+    def network(activation):
+        torch.manual_seed(0)
+        last = nn.Linear(3, 2, bias=False)
+        nn.init.normal_(last.weight, std=1e-6)
+        return nn.Sequential(nn.Linear(3, 3), activation, last)
+
+    learner = Learner(network(nn.Tanh()), updates=2, lr=1e-8).learn(x, 1e-6 * x[:, :2])
+    learner.save(tmp_path)
+    again = Learner.load(tmp_path, model=network(nn.Tanh()))
+    assert (again.predict(x) == learner.predict(x)).all()
+    other = network(nn.Softplus())
+    refused(lambda: Learner.load(tmp_path, model=other), "other answers", error=ModelError)
+
+
 CHANGES = {
     "method.name": "os:system",
     "method.optimiser": "os:system",

@@ -145,6 +145,11 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "answers", lambda *given: answers(*given) + 1e-3)
     for name in ("model.pt2", "model.onnx"):
         refused(lambda name=name: learner.export(tmp_path / name), "not close", error=ModelError)
+    small = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(small.weight, 1e-6)
+    one = Learner((nn.Identity(), small), updates=1, lr=1e-9).learn(CLOUDS, 1e-6 * CLOUDS[:, :1])
+    monkeypatch.setattr(export, "answers", lambda *given: 2 * answers(*given))
+    refused(lambda: one.export(tmp_path / "model.pt2"), "not close", error=ModelError)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused(lambda: learner.export(tmp_path / "model.onnx"), "dpmcl[onnx]", error=SpecError)
     assert not list(tmp_path.iterdir())

@@ -40,16 +40,17 @@ def rows_agree(expected: Tensor, results: Tensor, index: Tensor) -> bool:
     return right and is_near(results[compared], expected[index[compared]], expected)
 
 
-def is_near(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+def is_near(a: Tensor, b: Tensor, scale: Tensor, tolerance: float = _NEAR) -> bool:
     """Return True if results differ by rounding alone, relative to the largest value of a column.
 
     Args:
         a, b: Results (n, ...).
         scale: Rows whose columns give these largest values.
+        tolerance: Largest difference, relative to these values.
     """
     if a.shape != b.shape or not a.numel():
         return a.shape == b.shape
     size = scale.abs().nan_to_num(0.0, 0.0, 0.0)
-    near = (a - b).abs() <= _NEAR * (size.amax(0) + 0.01 * size.amax())
+    near = (a - b).abs() <= tolerance * (size.amax(0) + 0.01 * size.amax())
     finite = a.isfinite() & b.isfinite()
     return bool((near | ~finite).all()) and equal(a.isfinite(), b.isfinite())

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dpmcl.core.memory import Memories
 from dpmcl.core.model import Model
+from dpmcl.core.row_check import is_near
 from dpmcl.core.tree import at, tree_map
 from dpmcl.exceptions import ModelError
 from dpmcl.methods._method import State
@@ -13,7 +14,6 @@ from dpmcl.methods._method import State
 MIN_OUTPUTS = 8
 """Initial number of outputs of a head to which classes are added."""
 
-_NEAR = 1e-4  # relative tolerance of equal answers
 _WAY_OUT = "name all classes at the start (classes=[...])"
 
 
@@ -83,7 +83,7 @@ def check_answers(models: tuple[Model, Model], states: tuple[State, State], x: T
         for model, state in zip(models, (at(state, 0) for state in states), strict=True)
     )
     before, after = old, new[:, : old.shape[1]]
-    if not (before - after).norm() <= _NEAR * (1 + before.norm()):
+    if not is_near(after, before, before):
         raise ModelError(
             "A network with more outputs must keep the old ones, and this one does not; "
             f"{_WAY_OUT}."
