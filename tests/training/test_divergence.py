@@ -49,7 +49,7 @@ class Falls(Method):
     """
 
     falls: list[list[int]] = field(default_factory=list)
-    how: Literal["nan", "one", "optimiser", "heals", "halts"] = "nan"
+    how: Literal["nan", "one", "optimiser", "heals", "halts", "algebra"] = "nan"
 
     def start(self, theta: Any, task: Any) -> State:
         zero = torch.zeros((), dtype=torch.float64)
@@ -86,6 +86,10 @@ class Falls(Method):
                 new = new._replace(theta=theta)
             elif self.how == "optimiser":
                 new = new._replace(optimiser=broken(new.optimiser, math.inf))
+            elif self.how == "algebra":  # raises an exception for NaN
+                matrix = torch.where(hit, math.nan, torch.eye(2, dtype=torch.float64))
+                zero = 0 * torch.linalg.svdvals(matrix).sum()
+                new = new._replace(theta=tree_map(lambda leaf: leaf + zero, new.theta))
             elif self.how == "heals":
                 extra["mark"] = torch.where(hit, math.inf, 0.0)
             else:
@@ -163,6 +167,15 @@ def test_several_are_frozen_each_at_its_own_update(case, engine):
     assert not healthy.diverged
     assert not same_bits(healthy.theta, halted.theta)
     check(result, healthy, halted, expected, seeds)
+
+
+@pytest.mark.parametrize("engine", ["batched", "looped"])
+def test_linear_algebra_that_fails_for_one_replica_does_not_end_the_others(engine, log_lines):
+    result = outcome(falls((1, 0, 0, 3), (2, 0, 1, 5), how="algebra"), engine)
+    halted = outcome(falls((1, 0, 0, 3), (2, 0, 1, 5), how="halts"), engine)
+    assert result.diverged == {1: Divergence(0, 0, 4), 2: Divergence(0, 1, 6)}
+    torch.testing.assert_close(result.theta, halted.theta, rtol=1e-12, atol=1e-12)
+    assert any("an update fails, as of numbers that diverge" in line for line in log_lines)
 
 
 @dataclass(frozen=True, kw_only=True)

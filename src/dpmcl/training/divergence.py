@@ -7,13 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpmcl.core.tree import leaves, tree_map
-from dpmcl.exceptions import DivergenceError
-from dpmcl.methods._method import State
+from dpmcl.core.tree import at, leaves, stack, tree_map
+from dpmcl.engine import Feed
+from dpmcl.exceptions import DivergenceError, reason
+from dpmcl.methods._method import State, Update
 from dpmcl.results.record import Divergence
 from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
+
+LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 _CAUSES = {
     "not finite": (
@@ -58,6 +61,25 @@ class FreezeNonFinite(Observer):
         report_divergence(setup, diverged, "not finite", stop=self.on_divergence == "stop")
         state = choose_state(alive & is_finite, run.replicas, frozen)
         return replace(run, replicas=state, diverged={**run.diverged, **diverged})
+
+
+def advanced(setup: Setup, update: Update, state: State, feed: Feed) -> State:
+    """Return the state after updates.
+
+    Linear algebra raises an exception for numbers that are not finite, and for all replicas at
+    once. Then all of them are NaN in the result, and `FreezeNonFinite` finds those that diverged.
+
+    Args:
+        setup: Setup of the run.
+        update: The update, as `Setup.update` returns it.
+        state: State before the updates, with a leading replica dimension.
+        feed: Their batches and keys.
+    """
+    try:
+        return setup.engine.advance(update, state, feed)
+    except LinAlgError as error:
+        setup.warn(f"an update fails, as of numbers that diverge: {reason(error)}.", once="algebra")
+        return _nan(state)
 
 
 def report_divergence(
@@ -130,10 +152,34 @@ def _rerun_segment(setup: Setup, segment: Segment, alive: Tensor) -> tuple[State
     state, update = segment.before.replicas, setup.update(segment.phase)
     failed_at: dict[int, int] = {}
     for step in range(segment.feed.steps):
-        new = setup.engine.advance(update, state, segment.feed.only(step))
+        one_step = segment.feed.only(step)
+        new = advanced(setup, update, state, one_step)
+        if not finite_replicas(new).any():
+            new = _one_by_one(update, state, one_step)
         still_alive = alive & finite_replicas(new)
         for replica in (alive & ~still_alive).nonzero().flatten().tolist():
             failed_at[replica] = step
         state = choose_state(still_alive, new, state)
         alive = still_alive
     return state, failed_at
+
+
+def _one_by_one(update: Update, state: State, feed: Feed) -> State:
+    """Return the state after one update; replicas for which linear algebra fails are NaN."""
+    states = []
+    for replica in range(len(feed.key)):
+        own = at(state, replica)
+        try:
+            states.append(update(own, feed.batches(0, replica), feed.key[replica, 0]))
+        except LinAlgError:
+            states.append(_nan(own))
+    return stack(states)
+
+
+def _nan(state: State) -> State:
+    """Return a state in which every float is NaN."""
+
+    def nan(leaf: Tensor) -> Tensor:
+        return torch.full_like(leaf, torch.nan) if leaf.is_floating_point() else leaf
+
+    return tree_map(nan, state)

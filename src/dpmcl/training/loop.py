@@ -12,7 +12,7 @@ from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.methods._method import Phase, State
 from dpmcl.training.checks import check
-from dpmcl.training.divergence import choose_state
+from dpmcl.training.divergence import advanced, choose_state
 from dpmcl.training.memories import (
     empty_memories,
     notes_work,
@@ -178,7 +178,7 @@ def _run_phase(
         segment = Segment(run, phase, feed)
         batched = setup.engine.name == "batched"
         with locating_errors(f"The update of '{setup.method_name}'", batched=batched):
-            state = setup.engine.advance(update, run.replicas, feed)
+            state = advanced(setup, update, run.replicas, feed)
         run = replace(
             run,
             replicas=_keep_frozen(run, state),
