@@ -252,6 +252,15 @@ GLOBAL = nn.Linear(WIDTH, WIDTH)
 
 sign = own_function(lambda x: x.sign(), lambda ctx, grad: grad)
 normalised = own_function(lambda x: x.clone(), lambda ctx, grad: grad / grad.norm())
+small_normalised = own_function(lambda x: x.clone(), lambda ctx, grad: 1e-8 * grad / grad.norm())
+
+
+def slope(x):
+    """The slope of an energy, taken in `forward`."""
+    with torch.enable_grad():
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        return torch.autograd.grad(x.square().tanh().sum(), x, create_graph=True)[0]
+
 
 HONEST: dict[str, Callable[[], Pair]] = {
     "dropout": lambda: after(nn.Dropout(0.5), nn.Dropout(0.1, inplace=True)),
@@ -317,6 +326,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: rows(normalised),
         "sum of its rows' gradients.*weight|bias",
     ),
+    "a small gradient of the batch": (
+        lambda: rows(small_normalised),
+        "sum of its rows' gradients.*weight|bias",
+    ),
     "dropout of channels that are rows": (
         lambda: after(nn.Dropout1d()),
         "Dropout1d .* whole rows of one with 2; use nn.Dropout",
@@ -373,6 +386,7 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         lambda: after(nn.Identity(), residual(on_itself=True)),
         "outputs that PyTorch finds.*change no tensor in place",
     ),
+    "a gradient by autograd": (lambda: rows(slope), "`forward` itself takes .* torch.func"),
     "a closure": (lambda: after(ByClosure()), r"registered parameters, and .*n\.1: ByClosure uses"),
     "a closure before a head of zeros": (lambda: zero_head(ByClosure()), "n.0: ByClosure uses oth"),
     "a global layer": (lambda: rows(lambda x: GLOBAL(x)), r"n\.1: Layer uses others"),
