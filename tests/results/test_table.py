@@ -1,5 +1,6 @@
 """The table: its numbers by hand, and its formats."""
 
+import copy
 import csv
 import io
 import json
@@ -101,6 +102,9 @@ def test_macro_and_micro_means_are_both_shown_where_they_differ(stream):
         assert "micro" not in render(equal_rows, style)
         assert "method" in render([], style)
         assert "CME (micro)" in render([*equal_rows, row], style)
+    small = copy.deepcopy(UNEQUAL)
+    small["er"].test.values[:] *= 1e-14  # squares of errors in a small unit
+    assert "CME (micro)" in render(rows(small, stream), "text")
 
 
 def test_a_regression_has_no_accuracy():

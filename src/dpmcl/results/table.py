@@ -324,7 +324,7 @@ def _are_close(first: float | None, second: float | None) -> bool:
     """Return True if two means are equal up to rounding, or both None."""
     if first is None or second is None:
         return first is second
-    return math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+    return math.isclose(first, second, rel_tol=1e-9)
 
 
 def _decimal(value: float | None) -> str:
