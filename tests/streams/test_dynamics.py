@@ -283,6 +283,12 @@ def test_an_integration_that_fails_says_when_and_why(rate, why):
     assert line.endswith("Use fewer tasks, a shorter window or milder settings.")
 
 
+def beside_a_large_number(self, t, state):
+    """One number that depends on other trajectories beside one that is much larger."""
+    large, small = 1e9 * state[..., 0], state[..., 1]
+    return np.stack([large, small - small.mean(1, keepdims=True)], axis=2)
+
+
 APART = (
     "must take each trajectory by itself; its results change with the state of another trajectory. "
     "Apply sums, means and shifts along the last axis, as in np.roll(state, 1, axis=-1)."
@@ -318,6 +324,11 @@ APART = (
         ),
         (Burgers, "rate", lambda self, t, state: np.roll(state, 1) - state, APART),  # both axes
         (Lorenz, "seen", lambda self, t, state: state / state.std((0, 1)), APART),
+        (Lorenz, "seen", beside_a_large_number, APART),
+        (
+            Lorenz, "rate",
+            lambda self, t, state: Lorenz.rate(self, t, state) + t * state.mean(0), APART,
+        ),
     ],
 )  # fmt: skip
 def test_what_an_equation_does_not_promise_is_refused(base, method, function, line):

@@ -33,7 +33,8 @@ LARGEST_ERROR = 1e-3
 """Largest error of the integrator, as a share of the changes of a state or of their unit."""
 
 COUPLED = 1e-6
-"""Smallest share of a result by which another trajectory changes it; less may be rounding."""
+"""Smallest share of a state's or input's size by which another trajectory changes it; less may be
+rounding."""
 
 LARGEST = 1e18
 """Bound of inputs and targets, below which their squares are finite in float32."""
@@ -142,7 +143,8 @@ class DynamicsSettings(StreamSettings, ABC):
         other[..., 0, :] = state[..., -1, :]
         with np.errstate(all="ignore"):  # numbers that are not finite are rejected later
             kept, now = (function(s.copy())[..., 1:, :] for s in (state, other))
-            together = np.isfinite(kept) & (np.abs(now - kept) > COUPLED * np.abs(kept).max())
+            size = np.abs(kept).max(tuple(range(kept.ndim - 1)))  # each has a unit of its own
+            together = np.isfinite(kept) & (np.abs(now - kept) > COUPLED * size)
         if together.any():
             raise DataError(
                 f"{type(self).__name__}.{name} must take each trajectory by itself; its results "
@@ -190,6 +192,8 @@ class DynamicsSettings(StreamSettings, ABC):
 
         self._check_apart("rate", lambda state: rate(0.0, state), start)
         state = integrate(rate, start, times, self.window)
+        end = float(times[-1])  # some terms are 0 at the start
+        self._check_apart("rate", lambda state: rate(end, state), state[-1])
         now, later = state[index[: len(t)]], state[index[len(t) :]]
 
         def by_window(values: Array) -> NDArray[np.float32]:  # (times, trajectories, width)
