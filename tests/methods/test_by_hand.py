@@ -365,11 +365,11 @@ def rows_of(case, kind):
     return {"new": new, "past": past, "again": again, "held": held, "seen": seen}
 
 
-def updated(case, kind):
+def updated(case, kind, net=None):
     """The state after the case's update, from theta_of(0)."""
     name, settings, extra, _, _ = CASES[case]
     method = find(name)(optimiser="sgd", lr=LR, batch=ROWS, **settings)
-    phase = method.phases(model(kind), task(kind))[0]
+    phase = method.phases(net or model(kind), task(kind))[0]
     state = method.start(tree(theta_of(0)), task(kind, 0))
     assert set(state.extra) == set(extra)
     state = state._replace(extra={**state.extra, **extra})
@@ -391,6 +391,18 @@ def test_an_update_is_the_one_by_hand(case, kind):
     for actual, desired in zip(leaves(after.theta), expected, strict=True):
         np.testing.assert_allclose(actual.numpy(), desired, rtol=0, atol=close)
     assert max(np.abs(g).max() for g in gradient) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "case", ["replay", "agem, conflict", "der", "derpp", "mir", "lor", "cls_er", "lwf"]
+)
+def test_an_update_leaves_an_output_without_a_class_as_it_is(case):
+    """The head of a learner has room for future classes; here the third output has none."""
+    with_room = model("classification").with_room(2, WIDTH)
+    after = updated(case, "classification", with_room)
+    for actual, before in zip(leaves(after.theta)[2:], theta_of(0)[2:], strict=True):
+        assert (actual[:2].numpy() != before[:2]).all()
+        np.testing.assert_array_equal(actual[2].numpy(), before[2])
 
 
 def background(case):
@@ -532,6 +544,10 @@ def test_sampled_targets_have_the_model_s_own_distribution():
     y = sample_targets(model("classification"), logits.expand(n, 3), KEY[0])
     share = torch.bincount(y, minlength=3) / n
     torch.testing.assert_close(share.double(), torch.softmax(logits[0], 0), atol=0.01, rtol=0)
+    with_room = model("classification").with_room(2, WIDTH)  # the third output has no class
+    y = sample_targets(with_room, logits.expand(n, 3), KEY[0])
+    share = torch.bincount(y) / n
+    torch.testing.assert_close(share.double(), torch.softmax(logits[0, :2], 0), atol=0.01, rtol=0)
     values = sample_targets(model("regression"), logits.expand(n, 3), KEY[0])
     torch.testing.assert_close(values.mean(0), logits[0], atol=0.03, rtol=0)
     torch.testing.assert_close(values.var(0), torch.full((3,), 1.5).double(), atol=0.01, rtol=0)

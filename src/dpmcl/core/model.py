@@ -370,7 +370,7 @@ class Model:
         """
         if self.row_cost is None:
             return self.usual_losses(outputs, y)
-        return self.row_cost(outputs if self.classes is None else outputs[:, : self.classes], y)
+        return self.row_cost(self.of_classes(outputs), y)
 
     def usual_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the cost of `kind` of each row (n,): cross entropy, or mean squared error.
@@ -385,6 +385,14 @@ class Model:
         if self.kind == "classification":
             return functional.cross_entropy(self.among(outputs), y, reduction="none")
         return (outputs - y).square().flatten(1).mean(1)
+
+    def of_classes(self, outputs: Tensor) -> Tensor:
+        """Return outputs without those that are reserved for future classes.
+
+        Args:
+            outputs: Outputs (n, outputs), as `predict` returns them.
+        """
+        return outputs if self.classes is None else outputs[:, : self.classes]
 
     def among(self, outputs: Tensor) -> Tensor:
         """Return logits in which classes that are not `present` have probability 0.

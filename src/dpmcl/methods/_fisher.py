@@ -44,10 +44,11 @@ def sample_targets(model: Model, outputs: Tensor, key: Tensor) -> Tensor:
     """Return targets drawn from a model's predictions: classes, or values of a regression.
 
     Args:
-        model: The model, for its kind.
+        model: The model, for its kind and its classes.
         outputs: Its outputs (n, outputs).
         key: Random key of the draw.
     """
+    outputs = model.of_classes(outputs)
     n, width = outputs.shape
     if model.kind == "regression":
         # exp(-loss) is a normal density of variance width / 2; any noise of that variance will do.

@@ -66,9 +66,10 @@ class CLSER(Rehearsal):
 
             def cost(theta: Theta) -> Tensor:
                 outputs = model.predict(theta, b_PN.x, key[0], w=b_PN.w)
-                distances = (outputs[: len(target)] - target).square().flatten(1).mean(1)
+                distance = (outputs[: len(target)] - target).square()
+                row_distances = model.of_classes(distance).flatten(1).mean(1)
                 J_PN = weighted_mean(model.losses(outputs, b_PN.y), b_PN.w)
-                return J_PN + self.strength * weighted_mean(distances, b_P.w)
+                return J_PN + self.strength * weighted_mean(row_distances, b_P.w)
 
             grads, J = gradient(cost)(state.theta)
             after = self.descend(state, grads, J)

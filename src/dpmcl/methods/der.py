@@ -54,7 +54,7 @@ class DER(Rehearsal):
                 outputs = model.predict(theta, b_P.x, key[0], w=b_P.w)
                 distance = (outputs - b_P.notes["outputs"]).square()
                 if seen is None:
-                    row_distances = distance.flatten(1).mean(1)
+                    row_distances = model.of_classes(distance).flatten(1).mean(1)
                 else:
                     counts = seen[b_P.task].to(distance.dtype)
                     row_distances = (distance * counts).sum(1) / counts.sum(1)
