@@ -120,7 +120,7 @@ class MetaTrained(TwoLoop, ABC):
             return super().evaluation_phases(model, task)
         draws = {"seen": Draw("all", _ROWS_AT_ONCE, replace=False)}
         updates = -(-task.rows_seen // _ROWS_AT_ONCE)
-        return [Phase("rates", updates, draws, self._compare(model))]
+        return [Phase("rates", updates, draws, self._compare(model), trains=False)]
 
     def evaluated(self, state: State) -> State:
         if self.reading != "original":

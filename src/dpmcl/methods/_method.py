@@ -81,6 +81,9 @@ class Phase:
             None offers no rows.
         steps_on: Names of the draws whose rows update the running statistics; empty for all draws
             of an update.
+        trains: Whether the updates train the network. Updates that only measure it, or train a copy
+            that looks ahead, leave the running statistics as they are, and a learning-rate schedule
+            does not count them.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Phase:
     keys: int = 1
     remember: str | None = None
     steps_on: Sequence[str] = ()
+    trains: bool = True
 
     def __post_init__(self) -> None:
         if self.remember is None:
@@ -408,7 +412,10 @@ class Method(Settings, ABC):
         phases = tuple(self.phases(model, task))
         if self.scheduling is None:
             return phases
-        return tuple(replace(phase, update=_with_count(phase.update)) for phase in phases)
+        return tuple(
+            replace(phase, update=_with_count(phase.update)) if phase.trains else phase
+            for phase in phases
+        )
 
     def common(self, theta: Theta) -> dict[str, Any]:
         """Return `State.common` of one replica: the state of the settings that every method has.
@@ -435,7 +442,8 @@ class Method(Settings, ABC):
         Args:
             state: State after the last task.
             start: State before the first task, from `start`.
-            updates: Number of updates of the task, or of the run if the schedule is over the run.
+            updates: Number of updates that train in the task, or in the run if the schedule is over
+                the run.
             keys: A random key for each option, int64 (options, 2).
         """
         common = dict(state.common)

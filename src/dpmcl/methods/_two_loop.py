@@ -107,8 +107,9 @@ class TwoLoop(Method, ABC):
                 self._plain_phase(model, "grad", n_grad, new, parts=self.grad_parts),
             ]
         if self.reading == "box-literal":
+            ahead = self._ahead_update(model, n_meta)
             return [
-                Phase("meta", n_meta, {"batch": past}, self._ahead_update(model, n_meta)),
+                Phase("meta", n_meta, {"batch": past}, ahead, trains=False),
                 self._plain_phase(model, "grad", n_grad, new, parts=self.grad_parts),
             ]
         validation = Draw("memory", self.batch, split="validation")

@@ -73,7 +73,7 @@ class EWC(Method):
         draws = {"rows": Draw("new", self.batch, replace=False)}
         return [
             Phase("train", self.updates_of(task), {"new": self.new_rows()}, train),
-            Phase("fisher", -(-rows // self.batch), draws, gather),
+            Phase("fisher", -(-rows // self.batch), draws, gather, trains=False),
         ]
 
     def end_of_task(self, state: State, model: Model, task: TaskInfo) -> State:

@@ -121,8 +121,8 @@ def _begin_task(setup: Setup, run: RunState) -> RunState:
         setup.warn(message, once="weight")
     if method.changes_at_task:
         over_run = method.scheduling is not None and method.scheduling.over == "run"
-        first, last = (0, setup.tasks) if over_run else (task, task + 1)
-        updates = setup.updates_before(Position(last)) - setup.updates_before(Position(first))
+        tasks = setup.phases if over_run else setup.phases[task : task + 1]
+        updates = sum(phase.updates for phases in tasks for phase in phases if phase.trains)
         option = torch.arange(len(method.optional), device=setup.seed.device)
         key = keys.derive(setup.seed[:, None], keys.Purpose.OPTION, number, option)
         state = setup.engine.map(

@@ -142,13 +142,15 @@ class Setup:
     def update(self, phase: Phase) -> Update:
         """Return a phase's update with augmentation of its batches and new running statistics.
 
-        The running statistics change once an update, by the rows of `Phase.steps_on` and with the
-        parameters before the update, never while a method looks ahead.
+        Each update that trains (`Phase.trains`) changes the running statistics once, by the rows of
+        `Phase.steps_on` and with the parameters before the update, never while a method looks
+        ahead.
 
         Args:
             phase: A phase of the run.
         """
-        update = _with_statistics(self.model, phase) if self.start.buffers else phase.update
+        moves = self.start.buffers and phase.trains
+        update = _with_statistics(self.model, phase) if moves else phase.update
         augmentations = self.method.augmenting
         return _with_augmentation(update, phase, augmentations) if augmentations else update
 
