@@ -145,3 +145,15 @@ def test_rows_that_come_twice_have_no_first_time():
         run([Again], evaluation__arriving=True)
     with pytest.raises(SpecError, match=r"needs training\.passes = 1, got 2"):
         run(["naive"], training__passes=2, evaluation__arriving=True)
+    for name, own in (("dpmcl", {"kappa": 9}), ("oml", {"n_grad": 9, "n_meta": 1})):
+        with pytest.raises(SpecError, match=f"'{name}' makes 9 updates at task 0 .*one pass has 8"):
+            run({name: own}, evaluation__arriving=True)
+
+
+def test_rows_that_arrive_need_a_model_to_be_tested_on():
+    """The original OML chooses one of its rates before each evaluation."""
+    own = {"reading": "original", "pretraining": "none"}
+    with pytest.raises(SpecError, match="'cml' chooses the model that is evaluated only before an"):
+        run({"cml": own}, evaluation__arriving=True)
+    result = run({"cml": {**own, "rates": [0.1]}}, evaluation__arriving=True)
+    assert np.isfinite(nte_path(result.records["cml"].errors["arriving"])).all()

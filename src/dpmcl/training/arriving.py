@@ -28,8 +28,8 @@ class Arriving(Observer):
         setup: Setup of the run.
 
     Raises:
-        SpecError: `passes` is not 1, or the method draws new rows with replacement all the same,
-            so rows may be drawn more than once.
+        SpecError: `passes` is not 1, the method draws a new row more than once all the same, or it
+            chooses the model that is evaluated only before an evaluation.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -43,15 +43,9 @@ class Arriving(Observer):
             next((n for n, phase in enumerate(phases) if _new_rows_draw(phase)), None)
             for phases in setup.phases
         ]
-        tested = zip(setup.phases, self._phase, strict=True)
-        for phase in (phases[number] for phases, number in tested if number is not None):
-            name = _new_rows_draw(phase)
-            if name is not None and phase.draws[name].replace:
-                raise SpecError(
-                    "evaluation.arriving tests each row once before it is trained on, and draw "
-                    f"'{name}' of '{setup.method_name}' is with replacement; take it from "
-                    "new_rows(), or leave `arriving` out."
-                )
+        for task, number in enumerate(self._phase):
+            if number is not None:
+                _check_rows_come_once(setup, task, setup.phases[task][number])
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if _SUM in run.values:
@@ -111,3 +105,29 @@ def _new_rows_draw(phase: Phase) -> str | None:
         if (draw.source, draw.split, draw.like) == ("new", "train", None):
             return name
     return None
+
+
+def _check_rows_come_once(setup: Setup, task: int, phase: Phase) -> None:
+    """Raise SpecError if a phase draws a new row more than once, or no model can be tested."""
+    name = _new_rows_draw(phase)
+    assert name is not None
+    draw, method = phase.draws[name], setup.method_name
+    updates = -(-setup.task_infos[task].rows // (draw.batch * (draw.block or 1)))
+    if draw.replace:
+        why = f"draw '{name}' of '{method}' is with replacement; take it from new_rows(),"
+    elif phase.updates > updates:
+        why = (
+            f"'{method}' makes {phase.updates} updates at task {task} ('{setup.stream.tasks[task]}'"
+            f"), and one pass has {updates}; leave out its own number of updates (kappa, n_grad),"
+        )
+    elif setup.evaluation_phases[task]:
+        why = (
+            f"'{method}' chooses the model that is evaluated only before an evaluation; give it "
+            "nothing to choose from (one of `rates`),"
+        )
+    else:
+        return
+    raise SpecError(
+        f"evaluation.arriving tests each row once before it is trained on, and {why} or leave "
+        "`arriving` out."
+    )
