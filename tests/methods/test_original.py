@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import memory_of, tiny_model, tiny_run, tiny_stream, train
+from conftest import memory_of, own_rows_stream, tiny_model, tiny_run, tiny_stream, train
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.labelled import from_arrays
@@ -101,6 +101,10 @@ def test_what_is_missing_is_named():
         tiny_run(method("cml"))
     with pytest.raises(SpecError, match="wants 14 distinct rows of a background class, and one"):
         trained(method("cml", trajectory=7), with_background())
+    values = own_rows_stream([[15, 15]])
+    for name in ("cml", "anml"):
+        with pytest.raises(SpecError, match=r"learns classes, .*, and a regression has neither"):
+            trained(method(name, pretraining="none"), values, seeds=(0,))
     with pytest.raises(SpecError, match="rates must name a learning rate"):
         method("cml", rates=[])
     for setting in ({"options": ["l2_init"]}, {"schedule": "cosine"}):

@@ -79,6 +79,14 @@ class MetaTrained(TwoLoop, ABC):
             return None
         return Graph(moves=self.inner_parts, cause="order = 2", instead="order = 1", fresh=False)
 
+    def prepare(self, model: Model) -> Model:
+        if self.reading == "original" and model.kind == "regression":
+            raise SpecError(
+                "reading = 'original' learns classes, and chooses among rates by their accuracy, "
+                "and a regression has neither; use another reading."
+            )
+        return model
+
     def start(self, theta: Theta, task: TaskInfo) -> State:
         if self.reading != "original":
             return super().start(theta, task)

@@ -55,7 +55,7 @@ class ANML(MetaTrained):
     queries: Positive = 64
 
     def prepare(self, model: Model) -> Model:
-        return model.gated(self.gate)
+        return super().prepare(model).gated(self.gate)
 
 
 plugin = ANML
