@@ -47,6 +47,20 @@ def after_blocks(capacity: int, counts: list[int], width: int, policy: str, seed
     return held
 
 
+@each_policy
+def test_a_memory_whose_capacity_has_grown_fills_its_empty_slots(policy):
+    """Four slots have seen nine rows; six more slots take the next six rows."""
+    held = after_blocks(4, [9], 9, policy)
+    before = held_rows(held)
+    room = empty(10)
+    held = tree_map(lambda old, new: torch.cat([old, new[4:]]) if old.dim() else old, held, room)
+    held = offer(held, 9, 5, 6, task=1, policy=policy)
+    assert (held_rows(held), int(held.seen)) == ([*before, *range(9, 14)], 14)
+    held = offer(held, 14, 3, 3, task=2, policy=policy)
+    assert (int(held.filled), int(held.seen)) == (10, 17)
+    assert set(held_rows(held)) <= {*before, *range(9, 17)}
+
+
 def many_after_blocks(replicas: int, capacity: int, counts: list[int], policy: str) -> Memory:
     """The memories of many seeds, under vmap."""
     seeds, held, start = torch.arange(replicas), stack([empty(capacity)] * replicas), 0

@@ -111,11 +111,16 @@ def keep(memory: Memory, offer: Offer, order: Tensor) -> Memory:
 
 
 def _reservoir(memory: Memory, offer: Offer, key: Tensor) -> Memory:
-    """Return the memory after algorithm R."""
+    """Return the memory after algorithm R.
+
+    Rows fill the empty slots first. A memory whose capacity has grown has some, however many rows
+    it has seen.
+    """
     capacity, n = memory.position.shape[0], offer.position.shape[0]
     item = torch.arange(n, device=key.device)
-    rank = memory.seen + offer.present.cumsum(0) - 1
-    slot = torch.where(rank < capacity, rank, keys.integers(key, (n,), rank + 1))
+    earlier = offer.present.cumsum(0) - 1
+    empty, rank = memory.filled + earlier, memory.seen + earlier
+    slot = torch.where(empty < capacity, empty, keys.integers(key, (n,), rank + 1))
     # One by one, a later row would replace an earlier one in the same slot, so the last wins.
     slot = torch.where(offer.present & (slot < capacity), slot, capacity)
     no_winner = torch.full((capacity + 1,), -1, device=key.device)
@@ -125,10 +130,10 @@ def _reservoir(memory: Memory, offer: Offer, key: Tensor) -> Memory:
         replaced = (winner >= 0).view(-1, *[1] * (old.dim() - 1))
         return torch.where(replaced, new[winner.clamp(min=0)], old)
 
-    seen = memory.seen + offer.present.sum()
+    count = offer.present.sum()
     return Memory(
         updated(offer.position, memory.position),
-        seen.clamp(max=capacity),
-        seen,
+        (memory.filled + count).clamp(max=capacity),
+        memory.seen + count,
         {name: updated(offer.notes[name], note) for name, note in memory.notes.items()},
     )
