@@ -250,7 +250,8 @@ def test_tensors_of_another_form_are_refused(tmp_path):
     for name, wrong in (
         ("held.row.train", tensors["held.row.train"] + 100),
         ("memory.train.filled", tensors["memory.train.filled"] + 100),
-        ("seen", tensors["seen"][:2]),
+        ("first_task", tensors["first_task"][:2]),
+        ("first_task", tensors["first_task"] + 9),
         ("held.x", tensors["held.x"][:, :2]),
     ):
         save_file({**tensors, name: wrong.contiguous()}, tmp_path / "state.safetensors")

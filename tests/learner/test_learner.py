@@ -49,7 +49,7 @@ def trained(stream: Stream, method: str, settings: dict, seeds: int = 2):
         ("er", {"updates": 3, "memory": 9, "discount": "exponential", "reset_at_task": True}),
         ("dpmcl", {"updates": 3, "memory_policy": "resample", "memory": 40, "zeta": 1}),
         ("oml", {"n_meta": 3, "n_grad": 2, "memory": 7}),
-        ("derpp", {"updates": 3, "memory": 9}),
+        ("derpp", {"updates": 3, "memory": 9, "compared": "seen"}),
         ("gdumb", {"updates": 3, "memory": 9}),
     ],
     ids=str,

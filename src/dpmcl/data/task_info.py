@@ -1,5 +1,6 @@
 """Information about a task, which a method gets before it trains on the task."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,9 @@ class TaskInfo:
         input_shape: Shape of one input.
         outputs: Width of the model's output.
         kind: "classification" or "regression".
-        classes: Class numbers in the rows that arrive with each task of the stream. Empty tuples
-            for regression, and in a learner for the tasks before this one.
+        classes: Class numbers in the rows that arrive with each task of the stream; in a learner,
+            for the tasks before this one, only those that had not arrived before. Empty tuples for
+            regression.
         seen: Mask of the outputs whose classes occur in a task up to this one, bool (outputs,); all
             True for regression.
         new: Mask of the outputs whose classes occur first in this task, bool (outputs,); for
@@ -71,6 +73,21 @@ def task_infos(stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
         )
         for task in range(tasks)
     )
+
+
+def first_tasks(infos: Sequence[TaskInfo]) -> Tensor:
+    """Return the number of the task in which the class of each output first arrived.
+
+    Args:
+        infos: The information about each task seen.
+
+    Returns:
+        int64 (outputs,); -1 for outputs whose class has not arrived.
+    """
+    first = torch.full_like(infos[0].new, -1, dtype=torch.int64)
+    for info in infos:
+        first = torch.where(info.new, info.number, first)
+    return first
 
 
 def _arriving_classes(stream: Stream, rows: Rows) -> Tensor:

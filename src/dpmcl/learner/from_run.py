@@ -57,7 +57,7 @@ def learner_of_run(
             tensors |= _memory_rows(spec, seed, info.digest, tensors)
         memory = spec.methods[method].memory
         tensors = {name: _padded(name, leaf, memory) for name, leaf in tensors.items()}
-        rows, outputs = int(tensors["rows"]), len(tensors["seen"])
+        rows, outputs = int(tensors["rows"]), len(tensors["first_task"])
     except (LookupError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         if isinstance(error, FolderError | SpecError):
             raise
@@ -97,7 +97,7 @@ def _config(spec: Spec, name: str, seed: int, form: Form) -> Config:
 
 def _form(spec: Spec, info: StreamInfo, tensors: Mapping[str, Tensor]) -> Form:
     """Return the form of the run's rows."""
-    x, outputs = tensors["held.x"], len(tensors["seen"])
+    x, outputs = tensors["held.x"], len(tensors["first_task"])
     regression = info.kind == "regression"
     return Form(
         inputs=Inputs(tuple(x.shape[1:]), x.dtype == torch.uint8, info.fields),

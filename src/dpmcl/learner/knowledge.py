@@ -80,7 +80,8 @@ class Knowledge(LastState):
     Attributes:
         form: Form of the rows.
         setup: As for `LastState`, with a stream that has no rows.
-        run, held, evaluated, seen: As for `LastState`; for memories see `with_slot_positions`.
+        run, held, evaluated, first_task: As for `LastState`; for memories see
+            `with_slot_positions`.
         chunks: Number of chunks learned.
         rows: Number of training rows learned.
         groups: Rows held out, by group of chunks.
@@ -145,7 +146,7 @@ def learn_chunk(
         run=replace(run, memories=with_slot_positions(run.memories), values={}),
         held=held_rows(stream, splits, run.memories),
         evaluated=evaluated_states(setup, after_evaluation_phases(setup, run, task)),
-        seen=infos[-1].seen,
+        first_task=torch.where(infos[-1].new, number, known.first_task),
         chunks=number + 1,
         rows=infos[-1].rows_seen,
         broken=broken,
@@ -281,7 +282,7 @@ def _initial_knowledge(config: Config, form: Form, chunk: Mapping[str, Examples]
         run=RunState(Position(), setup.start, memories),
         held=HeldRows(train.x[:0], train.y[:0], stream.task[0, :0]),
         evaluated=setup.start,
-        seen=torch.zeros(stream.outputs, dtype=torch.bool, device=train.x.device),
+        first_task=torch.full((stream.outputs,), -1, device=train.x.device),
     )
 
 
@@ -309,10 +310,10 @@ def _with_room(
     state: State = widened(known.run.replicas, start)
     check_answers((model, wider.model), (known.run.replicas, state), example)
     run = replace(known.run, replicas=state, memories=widened_memories(known.run.memories, empty))
-    seen = torch.zeros(stream.outputs, dtype=torch.bool, device=model.device)
-    seen[:outputs] = known.seen
+    first_task = torch.full((stream.outputs,), -1, device=model.device)
+    first_task[:outputs] = known.first_task
     wider = wider.with_start(widened(setup.start, start))
-    return replace(known, setup=wider, run=run, seen=seen)
+    return replace(known, setup=wider, run=run, first_task=first_task)
 
 
 def task_infos_of(known: Knowledge, stream: Stream, splits: Splits) -> tuple[TaskInfo, ...]:
@@ -323,20 +324,31 @@ def task_infos_of(known: Knowledge, stream: Stream, splits: Splits) -> tuple[Tas
         stream, splits: The stored rows and the chunk, as `pool.chunk_stream` returns them.
     """
     number, chunk = known.chunks, task_infos(stream, splits)[-1]
-    seen = known.seen | chunk.seen
+    seen_before = known.first_task >= 0
+    seen = seen_before | chunk.seen
     info = replace(
         chunk,
         number=number,
         tasks=number + 1,
-        classes=((),) * number + chunk.classes[-1:],
+        classes=(*_classes_by_first_task(known), *chunk.classes[-1:]),
         seen=seen,
-        new=seen & ~known.seen,
+        new=seen & ~seen_before,
         rows_seen=known.rows + chunk.rows,
     )
     if number == 0:
         return (info,)
-    past = replace(info, number=number - 1, rows=known.rows, rows_seen=known.rows, seen=known.seen)
+    past = replace(info, number=number - 1, rows=known.rows, rows_seen=known.rows, seen=seen_before)
     return past, info
+
+
+def _classes_by_first_task(known: Knowledge) -> list[tuple[int, ...]]:
+    """Return the classes that first arrived with each chunk learned; none for a regression."""
+    classes: list[tuple[int, ...]] = [()] * known.chunks
+    if known.form.kind == "classification":
+        for number, task in enumerate(known.first_task.tolist()):
+            if task >= 0:
+                classes[task] += (number,)
+    return classes
 
 
 def _train(

@@ -248,14 +248,21 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
         run=RunState(Position(), replicas, memories, state.work),
         held=HeldRows(examples.x, examples.y, tensors["held.task"].to(device), row),
         evaluated=from_named(like, "shown", tensors) if separate else replicas,
-        seen=from_named(
-            torch.zeros(state.outputs, dtype=torch.bool, device=device), "seen", tensors
-        ),
+        first_task=_first_task(state, tensors).to(device),
         chunks=state.chunks,
         rows=state.rows,
         groups=_groups(state, examples, tensors),
         held_out=state.held_out,
     )
+
+
+def _first_task(state: Packed, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the number of the chunk in which the class of each output first arrived."""
+    like = torch.zeros(state.outputs, dtype=torch.int64)
+    first_task: Tensor = from_named(like, "first_task", tensors)
+    if not ((first_task >= -1) & (first_task < state.chunks)).all():
+        raise ValueError("classes arrived with chunks that were not learned")
+    return first_task
 
 
 def _probe_inputs(shape: Sequence[int]) -> Tensor:

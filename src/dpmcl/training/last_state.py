@@ -12,6 +12,7 @@ from dpmcl.core.memory import Memories, Memory
 from dpmcl.core.tree import contiguous_copies, named_leaves, tree_map
 from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
+from dpmcl.data.task_info import first_tasks
 from dpmcl.methods._method import State
 from dpmcl.training.bytes_kept import row_bytes
 from dpmcl.training.setup import Setup
@@ -59,14 +60,15 @@ class LastState:
         run: State with the replicas and memories.
         held: The rows that the memories hold.
         evaluated: The states that predict (`evaluation.evaluated_states`).
-        seen: Mask of the outputs of the classes that have been learned, bool (outputs,).
+        first_task: Number of the task in which the class of each output first arrived, int64
+            (outputs,); -1 if it has not.
     """
 
     setup: Setup
     run: RunState
     held: HeldRows
     evaluated: State
-    seen: Tensor
+    first_task: Tensor
 
 
 def held_rows(stream: Stream, splits: Splits, memories: Memories) -> HeldRows:
@@ -114,7 +116,7 @@ def tensors_of(last: LastState) -> dict[str, Tensor]:
         last: The last state.
     """
     setup, run = last.setup, last.run
-    out = named_leaves(run.replicas, "state") | {"seen": last.seen}
+    out = named_leaves(run.replicas, "state") | {"first_task": last.first_task}
     if last.evaluated is not run.replicas:
         out |= named_leaves(last.evaluated, "shown")
     if setup.method.restarts:
@@ -173,5 +175,5 @@ def _replica_state(setup: Setup, run: RunState, evaluated: State, replica: int) 
         run=replace(run, replicas=replicas, memories=memories),
         held=held,
         evaluated=replicas if evaluated is run.replicas else select(evaluated),
-        seen=setup.task_infos[-1].seen,
+        first_task=first_tasks(setup.task_infos),
     )
