@@ -577,6 +577,18 @@ def test_gdumb_s_memory_is_balanced_by_class_and_keeps_the_rows_that_it_has():
     assert sorted(before.position.tolist()) == sorted(memory.position.tolist())
 
 
+def test_gdumb_s_memory_takes_new_classes_when_it_has_fewer_slots():
+    policy = find("gdumb")().policy
+    memory = empty(2, notes={"kind": torch.zeros(1, dtype=torch.int64)})
+    held = []
+    for number in range(4):
+        kind = torch.full((3,), number)
+        offer = Offer(torch.arange(3) + 3 * number, torch.ones(3, dtype=torch.bool), {"kind": kind})
+        memory = policy(memory, offer, KEY[0] + number)
+        held.append(sorted(memory.notes["kind"].tolist()))
+    assert held == [[0, 0], [0, 1], [0, 2], [2, 3]]
+
+
 SMALL = {"optimiser": "sgd", "lr": 0.05, "batch": 4, "updates": 6, "memory": 20}
 
 

@@ -21,9 +21,10 @@ class GDumb(Method):
 
     The memory is greedy: D_N enters D_P, in which all classes have equally many rows, as far as
     there are enough. A class that has its share takes no more rows, and loses random rows as the
-    shares shrink. Then theta starts from its initial weights, and N updates each make a step on
-    J(b), with b drawn from D_P; `passes` are passes over D_P. Source: Prabhu et al., *GDumb: a
-    simple approach that questions our progress in continual learning*, 2020.
+    shares shrink. If there are more classes than slots, a new class takes the slot of an old one.
+    Then theta starts from its initial weights, and N updates each make a step on J(b), with b drawn
+    from D_P; `passes` are passes over D_P. Source: Prabhu et al., *GDumb: a simple approach that
+    questions our progress in continual learning*, 2020.
 
     Deviations: it trains at every task, since every task is evaluated; this changes no number. Rows
     of a regression are balanced by task. `memory_policy` has no effect. There is no cut-mix and no
@@ -38,7 +39,8 @@ class GDumb(Method):
         return {"kind": batch.y if model.kind == "classification" else batch.task}
 
     def policy(self, memory_: Memory, offer: Offer, key: Tensor) -> Memory:
-        # Keep the first row of each class, then the second of each, ...; held rows come first.
+        # Keep the first row of each class, then the second of each, ...; held rows come first,
+        # unless there are more classes than slots.
         capacity = len(memory_.position)
         kind = torch.cat([memory_.notes["kind"], offer.notes["kind"]])
         held = torch.arange(capacity, device=key.device) < memory_.filled
@@ -47,7 +49,10 @@ class GDumb(Method):
         after_held = (torch.arange(n, device=key.device) >= capacity) * 2.0**52
         score = (keys.scores(key, n) >> 11).to(torch.float64) + after_held
         rank = torch.argsort(torch.argsort(torch.where(present, score, torch.inf), stable=True))
-        return keep(memory_, offer, _rank_in_kind(kind, rank))
+        rank = _rank_in_kind(kind, rank)
+        first = present & (rank == 0)
+        replaces = (after_held > 0) & first & (first.sum() > capacity)
+        return keep(memory_, offer, torch.where(replaces, -1, rank))
 
     def phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         held = replace(task, rows=min(self.memory, task.rows_seen))
