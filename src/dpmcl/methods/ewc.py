@@ -29,7 +29,8 @@ class EWC(Method):
 
     fisher: "sampled", with targets drawn from the model's predictions (for a regression, with the
     variance that its cost implies), which makes F_k an unbiased estimate, or "empirical", with the
-    targets of the rows. fisher_rows: number of rows for F_k; None for all rows of the task.
+    targets of the rows. fisher_rows: number of rows for F_k, rounded up to whole batches; None for
+    all rows of the task.
 
     anchors: "each" keeps the penalty of every task, as in the original (the sum is one quadratic
     form, so it takes no more memory); "last" is online EWC (Schwarz et al., 2018):

@@ -21,13 +21,14 @@ from dpmcl.methods._rehearsal import Rehearsal
 class LaMAML(Rehearsal):
     """La-MAML, look-ahead meta-learning with a learned rate for each weight.
 
-    N updates per task. b_N is split into `inner` pieces; theta_0 = theta, theta_i = theta_(i-1) -
-    a grad J(piece i) at theta_(i-1), where a has a rate for each weight. L is the mean of the cost
-    of b_P u b_N over all theta_i, or its cost at the last theta_i (`outer = "last"`). First the
-    rates are updated, a <- a - rate_lr dL/da, then theta <- theta - max(0, a) dL/dtheta. With
-    order = 2 both derivatives go through the inner steps; with order = 1 the gradients of the inner
-    steps are constants. Both derivatives are clipped to the norm `clip` (None: never). Source:
-    Gupta et al., *La-MAML: look-ahead meta learning for continual learning*, 2020.
+    N updates per task. b_N is split into at most `inner` pieces of the same length, of which the
+    last may be shorter; theta_0 = theta, theta_i = theta_(i-1) - a grad J(piece i) at theta_(i-1),
+    where a has a rate for each weight. L is the mean of the cost of b_P u b_N over all theta_i, or
+    its cost at the last theta_i (`outer = "last"`). First the rates are updated, a <- a - rate_lr
+    dL/da, then theta <- theta - max(0, a) dL/dtheta. With order = 2 both derivatives go through the
+    inner steps; with order = 1 the gradients of the inner steps are constants. Both derivatives are
+    clipped to the norm `clip` (None: never). Source: Gupta et al., *La-MAML: look-ahead meta
+    learning for continual learning*, 2020.
 
     By default the new task's rows enter D_P while it is learned: the inner steps fit b_N, so theta
     itself learns the new task from those of its rows that are in b_P. With `outer = "last"` it
