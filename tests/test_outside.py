@@ -5,6 +5,7 @@ Each is a module that a spec names as `module:Name`. A reader and an observer ar
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 import dpmcl
 from conftest import tiny_model, tiny_stream
+from dpmcl import DataError, SpecError, plugins
+from dpmcl.cli.show import list_
 from dpmcl.data.splits import split
 from dpmcl.engine import Looped
 from dpmcl.methods.er import ER
@@ -168,6 +171,70 @@ def test_one_of_each_in_one_run(outside, tmp_path):
         )
 
 
+INSTALLED = """
+from dataclasses import dataclass
+import torch
+from dpmcl import Stream, StreamSettings
+from dpmcl.methods.er import ER
+
+class Other(ER):
+    '''Another method.'''
+
+@dataclass(frozen=True, kw_only=True)
+class Together(StreamSettings):
+    '''Every replica draws its rows, from one generator for all of them.'''
+
+    fails: bool = False
+
+    def build(self, seeds):
+        if self.fails:
+            raise KeyError("no such file")
+        x = torch.randn(len(seeds) * 20, 2, generator=torch.Generator().manual_seed(seeds[0]))
+        return Stream(
+            name="together", kind="regression", x=x, y=x.sum(1, keepdim=True),
+            row=torch.arange(len(x)).view(len(seeds), 20),
+            task=torch.zeros(len(seeds), 20, dtype=torch.int64),
+            tasks=("a",), classes=(), outputs=1,
+        )
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch) -> Iterator[str]:
+    """Install a package with entry points, of which one is broken; return its module's name."""
+    name = f"installed_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(INSTALLED)
+    about = tmp_path / f"{name}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        f"[dpmcl.methods]\ner = {name}:Other\nother = {name}:Other\nbroken = {name}:Missing\n"
+        f"[dpmcl.streams]\ntogether = {name}:Together\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for known in (plugins._installed, plugins._entry_points):
+        known.cache_clear()
+    yield name
+    for known in (plugins._installed, plugins._entry_points):
+        known.cache_clear()
+
+
+def test_an_installed_package_is_treated_as_a_module_of_one_s_own(installed, capsys, caplog):
+    tiny = {"replicas": 2, "training": {"updates": 2}, "methods": ["other"]}
+    assert dpmcl.run({**tiny, "stream": {"name": "digits", "tasks": 1}}).records.keys() == {"other"}
+    with pytest.raises(SpecError, match=r"method 'broken' cannot be imported: .*Missing"):
+        dpmcl.run("digits", methods="broken")
+    with pytest.raises(DataError, match=r"'together' cannot be built: KeyError: 'no such file'"):
+        dpmcl.run({**tiny, "stream": {"name": "together", "fails": True}})
+    with pytest.raises(DataError, match=r"'together' must promise that a seed has the same rows"):
+        dpmcl.run({**tiny, "stream": "together"})
+    assert f"'er' of an installed package ({installed}:Other) is not used" in caplog.text
+    list_()
+    lines = {line.strip().partition(" ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "cannot be imported" in lines["broken"]
+    assert lines["er"].endswith(plugins.summary("method", "er"))
+
+
 def test_an_observer(monkeypatch):
     """An observer can keep its own values in the state without changes of other files."""
 
@@ -192,7 +259,5 @@ def test_an_observer(monkeypatch):
 
 
 def test_these_are_all_kinds(outside):
-    from dpmcl import plugins
-
     assert set(plugins.KINDS) | {"reader"} == set(MODULES)
     assert f"{outside}_method" not in sys.modules  # plugins are imported only when they are needed

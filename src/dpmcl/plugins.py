@@ -8,6 +8,7 @@ users name them as `my_package.module:Name`. A plugin is imported only when it i
 import importlib
 import importlib.metadata
 import inspect
+import logging
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from dpmcl.exceptions import SpecError, reason, shown, unknown
+
+_LOG = logging.getLogger("dpmcl")
 
 KINDS = {
     "method": "methods",
@@ -158,16 +161,18 @@ def summary(kind: str, name: str) -> str:
 
 def _import_plugin(kind: str, name: str) -> Any:
     """Import a plugin and return it; return None if there is no plugin of that name."""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except (Exception, SystemExit) as error:  # the user's module may raise anything
-            raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
+    entry_point = _entry_points(kind).get(name)
     if name in _modules(kind):
         return _declared_plugin(importlib.import_module(f"dpmcl.{KINDS[kind]}.{name}"))
-    entry_point = _entry_points(kind).get(name)
-    loaded = entry_point.load() if entry_point is not None else None
+    if entry_point is None and ":" not in name:
+        return None
+    try:
+        if entry_point is None:
+            module, _, attribute = name.partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        loaded = entry_point.load()
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise SpecError(f"{kind} {shown(name)} cannot be imported: {reason(error)}.") from error
     return _declared_plugin(loaded) if isinstance(loaded, ModuleType) else loaded
 
 
@@ -181,8 +186,24 @@ def _modules(kind: str) -> frozenset[str]:
 
 @cache
 def _entry_points(kind: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Return a kind's entry points. Reading those of all installed packages takes 6 ms."""
-    return {e.name: e for e in importlib.metadata.entry_points(group=f"dpmcl.{KINDS[kind]}")}
+    """Return a kind's entry points; log a warning for those whose name another plugin has."""
+    out: dict[str, importlib.metadata.EntryPoint] = {}
+    for point in _installed().select(group=f"dpmcl.{KINDS[kind]}"):
+        if point.name not in _modules(kind) and point.name not in out:
+            out[point.name] = point
+        elif point not in out.values():
+            _LOG.warning(
+                f"{kind} '{point.name}' of an installed package ({point.value}) is not used, since "
+                f"another {kind} has that name; write '{point.value}' for it.",
+                extra={"once": point.value},
+            )
+    return out
+
+
+@cache
+def _installed() -> Any:  # of another type before Python 3.12
+    """Return the entry points of all installed packages. Reading them takes 6 ms."""
+    return importlib.metadata.entry_points()
 
 
 def _declared_plugin(module: ModuleType) -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from dpmcl.cli.options import Assignments, Source, Tasks, app, file_option, short_name
 from dpmcl.cli.terminal import dispensable
-from dpmcl.exceptions import printable
+from dpmcl.exceptions import SpecError, printable
 
 
 @app.command("list")
@@ -17,9 +17,15 @@ def list_() -> None:
     """List presets and plugins: methods, streams, networks, ..."""
     from dpmcl import plugins, presets
 
+    def summary(kind: str, name: str) -> str:
+        try:
+            return plugins.summary(kind, name)
+        except SpecError as error:  # an installed package is broken; the others can be used
+            return str(error)
+
     sections = {"presets": {name: presets.summary(name) for name in presets.names()}}
     for kind, plural in plugins.KINDS.items():
-        sections[plural] = {name: plugins.summary(kind, name) for name in plugins.names(kind)}
+        sections[plural] = {name: summary(kind, name) for name in plugins.names(kind)}
     width = max(len(printable(name)) for entries in sections.values() for name in entries)
     for title, entries in sections.items():
         if entries:

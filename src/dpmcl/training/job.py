@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from dpmcl import plugins
 from dpmcl.core.allocation import is_out_of_memory, report_out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.model import Model
@@ -359,7 +360,7 @@ def read_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
         DataError: The stream cannot be built, or the spec's dtype cannot tell its inputs apart.
     """
     stream = _build_stream(spec, seeds)
-    if ":" in spec.stream_name or spec.stream_name == "python":
+    if spec.stream_name == "python" or not plugins.is_ours("stream", spec.stream_name):
         _check_user_stream(spec, stream, seeds)
     check_digits(stream, getattr(torch, spec.dtype))
     return stream
@@ -382,7 +383,7 @@ def _build_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
         except (DpmclError, MemoryError):
             raise
         except Exception as error:
-            if ":" not in spec.stream_name:
+            if plugins.is_ours("stream", spec.stream_name):
                 raise
             raise DataError(
                 f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
