@@ -108,3 +108,6 @@ def test_points_that_several_runs_have_are_left_out() -> None:
         spec = {"stream": {"name": "omniglot"}, "methods": {"dpmcl": settings}}
         runs[f"{zeta},{lr}"] = Stored(spec, info, {"dpmcl": random_record()})
     assert list(figure3_values(entries(runs), "zeta")["CME"]) == [0]
+    for run in runs.values():
+        run.spec["stream"]["name"] = "table"  # a file omniglot.csv
+    assert figure3_values(entries(runs), "zeta")["CME"] == {}

@@ -11,12 +11,14 @@ from dpmcl.results.comparison import entries
 from dpmcl.results.paper import (
     LEAST,
     METHODS,
+    NOTES,
     PRINTED,
     STREAMS,
     Key,
     cell_rows,
     notes,
     read,
+    rows,
     values,
 )
 from dpmcl.results.statistics import Estimate
@@ -59,7 +61,20 @@ def test_only_the_papers_streams_are_beside_it() -> None:
     )
     assert set(values(entries({"a": ours}))) == {("mnist", "CME", "er"), ("mnist", "NTE", "er")}
     assert values(entries({"a": table_file})) == {}  # a file mnist.csv
+    assert rows(entries({"a": table_file})) == []
+    assert notes(entries({"a": table_file})) == [*NOTES]
     assert notes(entries({"a": ours}))[-1].startswith("mnist: 3 tasks, ")
+
+
+def test_settings_of_a_stream_that_are_not_the_papers_are_noted() -> None:
+    info = StreamInfo("mnist", "classification", tuple("0123456789"), tuple("0123456789"))
+    stream = {"name": "mnist", "root": "here", "scenario": "domain-incremental", "tasks": 10}
+    spec = {"stream": stream, "evaluation": {"held_out": 0.25}}
+    ours = Stored(spec, info, {"er": random_record(), "oml": random_record()})
+    assert notes(entries({"a": ours}))[len(NOTES) :] == [
+        "mnist: evaluation.held_out 0.25, unlike in the paper.",
+        "mnist: stream.scenario domain-incremental, unlike in the paper.",
+    ]
 
 
 def test_a_cell_is_within_two_combined_errors() -> None:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dpmcl.results.comparison import Entry, errors_by_seed
-from dpmcl.results.paper import STREAMS, BySeed, Key
+from dpmcl.results.paper import STREAMS, BySeed, Key, on_its_streams
 from dpmcl.results.statistics import LEVEL, differences, estimate, t_interval
 from dpmcl.results.table import number
 
@@ -54,7 +54,7 @@ def figure3_values(entries: Sequence[Entry], axis: Literal["zeta", "kappa"]) -> 
     fixed, fixed_value = ("kappa", _KAPPA) if axis == "zeta" else ("zeta", _ZETA)
     along_axis = [
         entry
-        for entry in entries
+        for entry in on_its_streams(entries)
         if (entry.stream.name, entry.method) == ("omniglot", "dpmcl")
         and entry.settings.get(fixed) == fixed_value
         and axis in entry.settings

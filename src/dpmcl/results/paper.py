@@ -1,10 +1,11 @@
 """The paper's Table 1, and its agreement with other results."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from dpmcl.results.comparison import Entry, errors_by_seed
+from dpmcl import plugins
+from dpmcl.results.comparison import Entry, errors_by_seed, setting_text
 from dpmcl.results.statistics import Estimate, estimate
 from dpmcl.results.summary import Row
 from dpmcl.results.table import Columns, number
@@ -49,19 +50,30 @@ BySeed = Mapping[int, float]
 """Value of a measure by seed."""
 
 
+def on_its_streams(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries on streams of the paper, without those on data that share only a name.
+
+    Args:
+        entries: The methods of all runs.
+    """
+    return [
+        entry
+        for entry in entries
+        if entry.stream.name in STREAMS and entry.settings.get("stream.name") == entry.stream.name
+    ]
+
+
 def values(entries: Sequence[Entry]) -> dict[Key, BySeed]:
     """Return CME and NTE of the paper's methods on its streams, by seed.
 
     Args:
         entries: The methods of all runs. A method is left out if several entries of the stream
-            have its name, or if its data only share the name of a stream of the paper.
+            have its name.
     """
     return {
         (entry.stream.name, measure, entry.label): by_label[entry.label]
-        for entry in entries
-        if entry.stream.name in STREAMS
-        and entry.label in METHODS
-        and entry.settings.get("stream.name") == entry.stream.name
+        for entry in on_its_streams(entries)
+        if entry.label in METHODS
         for measure, by_label in errors_by_seed({entry.label: entry}).items()
     }
 
@@ -88,18 +100,27 @@ NOTES = (
 
 
 def notes(entries: Sequence[Entry]) -> list[str]:
-    """Return explanations of the marks, and the streams that lack the paper's number of tasks.
+    """Return explanations of the marks, and how the streams of the runs differ from the paper's.
 
     Args:
         entries: The methods of all runs.
     """
-    tasks = {entry.stream.name: len(entry.stream.tasks) for entry in entries}
-    task_notes = [
-        f"{stream}: {tasks[stream]} tasks, and the paper's errors are of {printed}."
-        for stream, printed in _TASKS.items()
-        if tasks.get(stream, printed) != printed
-    ]
-    return [*NOTES, *task_notes]
+    lines = (line for entry in on_its_streams(entries) for line in _differences(entry))
+    return [*NOTES, *dict.fromkeys(lines)]
+
+
+def _differences(entry: Entry) -> Iterator[str]:
+    """Yield the differences of an entry's tasks and evaluation from the paper's, as lines."""
+    name, tasks = entry.stream.name, len(entry.stream.tasks)
+    if tasks != _TASKS[name]:
+        yield f"{name}: {tasks} tasks, and the paper's errors are of {_TASKS[name]}."
+    stream = plugins.find("stream", name)
+    printed = {f"stream.{key}": value for key, value in stream().to_table().items()}
+    ignored = {f"stream.{key}" for key in ("name", "tasks", *stream.places)}
+    for key, value in entry.settings.items():
+        compared = key.startswith(("stream.", "evaluation.")) and key not in ignored
+        if compared and setting_text(value) != setting_text(printed.get(key)):
+            yield f"{name}: {key} {setting_text(value)}, unlike in the paper."
 
 
 def rows(entries: Sequence[Entry]) -> list[Row]:
@@ -109,7 +130,7 @@ def rows(entries: Sequence[Entry]) -> list[Row]:
         entries: The methods of all runs.
     """
     ours = {key: estimate(seeds.values()) for key, seeds in values(entries).items()}
-    streams = {entry.stream.name for entry in entries}
+    streams = {entry.stream.name for entry in on_its_streams(entries)}
     return [row for row in cell_rows(ours) if row["stream"] in streams]
 
 
