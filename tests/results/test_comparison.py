@@ -116,6 +116,18 @@ def test_common_settings_that_differ_between_compared_methods_are_named(
     assert (warning in caplog.text) if warning else not caplog.text
 
 
+def test_runs_of_two_versions_of_the_package_differ_in_a_setting(caplog) -> None:
+    old, new = (
+        replace(stored(method), environment=[{"method": method, "dpmcl": number}])
+        for method, number in (("er", "0.2.0"), ("naive", "0.3.0"))
+    )
+    both = entries({"a": old, "b": new})
+    assert differing_settings(both) == ["dpmcl version"]
+    against.rows(both, "er")
+    assert "differ in dpmcl version, so" in caplog.text
+    assert differing_settings(entries({"a": old, "b": old})) == []
+
+
 def test_code_that_was_edited_between_two_runs_is_a_setting() -> None:
     net = "network 'plug:Net'"
     er, naive, joint = (

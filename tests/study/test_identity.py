@@ -313,10 +313,21 @@ def test_a_warning_is_logged_where_another_version_is_extended(tmp_path, caplog)
     path.write_text(path.read_text().replace('"dpmcl": "', '"dpmcl": "9.'))
     dpmcl.run(TINY_SPEC, out=tmp_path, progress=fail_if_trained)
     assert caplog.text == ""
+    dpmcl.run(TINY_SPEC, methods="naive", out=tmp_path)
+    assert "er: it was trained with dpmcl 9." in caplog.text
     dpmcl.run(TINY_SPEC, replicas=2, out=tmp_path)
     assert "er: its first seeds were trained with dpmcl 9." in caplog.text
-    marks = [(entry["seeds"], entry["repeats"]) for entry in json.loads(path.read_text())]
+    entries = [entry for entry in json.loads(path.read_text()) if entry["method"] == "er"]
+    marks = [(entry["seeds"], entry["repeats"]) for entry in entries]
     assert marks == [([0], "byte for byte"), ([1], "to rounding")]
+
+
+def test_a_run_resumed_from_a_checkpoint_of_another_engine_repeats_to_rounding(tmp_path, caplog):
+    interrupt_late({**TINY_SPEC, "engine": "batched"}, tmp_path)
+    dpmcl.run({**TINY_SPEC, "engine": "looped"}, out=tmp_path)
+    assert "another engine, device or version of PyTorch or dpmcl made it" in caplog.text
+    (entry,) = json.loads((tmp_path / "environment.json").read_text())
+    assert (entry["engine"], entry["resumed"], entry["repeats"]) == ("looped", True, "to rounding")
 
 
 def test_merging_says_that_versions_differ(tmp_path):

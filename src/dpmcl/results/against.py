@@ -25,8 +25,8 @@ COLUMNS: Columns = {
 }
 """Columns of the table; the first four are text."""
 
-_COMMON = ("stream.", "network.", "evaluation.", *comparison.SHARED)
-"""Beginnings of the settings that all methods of a run have in common."""
+_COMMON = ("stream.", "network.", "evaluation.", *comparison.SHARED, comparison.VERSION)
+"""Beginnings of the settings that the methods of a run have in common."""
 
 
 def rows(entries: Sequence[comparison.Entry], against: str | None = None) -> list[Row]:

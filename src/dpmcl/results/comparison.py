@@ -22,6 +22,9 @@ MEASURES = {"CME": cme, "NTE": nte}
 SHARED = ("dtype", "precision", "split_seed", "weights_seed")
 """Top-level settings that change results. Seeds and settings of the machine do not count."""
 
+VERSION = "dpmcl version"
+"""Name under which an entry's settings have the versions of the package that trained it."""
+
 _DEFAULTS = {
     field.name: list(field.default) if isinstance(field.default, tuple) else field.default
     for field in fields(Method)
@@ -165,7 +168,7 @@ def errors_by_seed(entries: Mapping[T, Entry]) -> dict[str, dict[T, dict[int, fl
 
 
 def _settings(stored: Stored, method: str) -> dict[str, Any]:
-    """Return the settings that change a method's results, and the fingerprints of user's code."""
+    """Return what changes a method's results: settings, the user's code, the package's version."""
     spec = stored.spec
     out = {key: spec.get(key) for key in SHARED}
     out |= {f"evaluation.{key}": spec.get("evaluation", {}).get(key) for key in _EVALUATED}
@@ -177,7 +180,13 @@ def _settings(stored: Stored, method: str) -> dict[str, Any]:
         for plugin, hashes in stored.code.get(method, {}).items()
         if hashes is not None
     }
-    return out | {**_DEFAULTS, **spec.get("training", {}), **changed} | code
+    versions = {
+        str(entry["dpmcl"])
+        for entry in stored.environment
+        if isinstance(entry, Mapping) and entry.get("method") == method and "dpmcl" in entry
+    }
+    version = {VERSION: ", ".join(sorted(versions))} if versions else {}
+    return out | {**_DEFAULTS, **spec.get("training", {}), **changed} | code | version
 
 
 def _with_data_in_names(entries: Sequence[Entry]) -> list[Entry]:

@@ -35,7 +35,8 @@ def describe(
 
     "repeats" tells how exactly the same spec repeats on the same machine: "byte for byte", or "to
     rounding" on a GPU without PyTorch's deterministic algorithms. It is also "to rounding" for
-    seeds that are added to those of another version; the caller sets that.
+    seeds that are added to those of another version, and for jobs that resumed from a checkpoint
+    of another engine, device or version; the caller sets that.
 
     Args:
         method: Name of the method.

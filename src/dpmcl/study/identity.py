@@ -280,23 +280,31 @@ def refuse_other_data(folder: Path, before: Stored, now: StreamInfo, spec: Spec)
     )
 
 
-def warn_of_other_versions(folder: Path, extended: set[str]) -> set[str]:
-    """Return the methods with results of another version of dpmcl or PyTorch; log a warning.
+def warn_of_other_versions(folder: Path, before: Stored, trained: set[str]) -> set[str]:
+    """Log a warning for each method with results of another version of dpmcl or PyTorch.
 
     Args:
         folder: The run folder.
-        extended: Methods with results, for which further seeds are about to be trained.
+        before: Its content.
+        trained: Methods that are about to be trained.
+
+    Returns:
+        The methods among `trained` that have such results.
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     versions_by_method: dict[str, str] = {}
     for entry in store.environment(folder):
-        if isinstance(entry, dict) and str(entry.get("method")) in extended:
+        if isinstance(entry, dict) and str(entry.get("method")) in before.records:
             changed = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if changed:
                 versions_by_method[entry["method"]] = " and ".join(changed)
     for method, versions in versions_by_method.items():
-        _LOG.warning(
-            f"{method}: its first seeds were trained with {versions}, whose numbers may "
-            "differ from those of now; the new seeds are equal to theirs to rounding at best."
+        consequence = (
+            f"its first seeds were trained with {versions}, whose numbers may differ from those of "
+            "now; the new seeds are equal to theirs to rounding at best."
+            if method in trained
+            else f"it was trained with {versions}, whose numbers may differ from those of now, and "
+            "so may its errors from those of the methods that are trained now."
         )
-    return set(versions_by_method)
+        _LOG.warning(f"{method}: {consequence}")
+    return versions_by_method.keys() & trained

@@ -250,8 +250,7 @@ class _Run:
                 _LOG.warning(
                     f"What {folder} held is kept in {earlier} until this run has finished."
                 )
-        extended = trained & set(self.before.records)
-        self.mixed = identity.warn_of_other_versions(folder, extended)
+        self.mixed = identity.warn_of_other_versions(folder, self.before, trained)
         used = {job_folder(folder, job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(checkpoint_folder(folder, name).glob("*")):
@@ -307,7 +306,7 @@ class _Run:
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,
         )
-        if name in self.mixed:
+        if name in self.mixed or not outcome.exact:
             entry["repeats"] = "to rounding"
         store.add_environment(self.folder, entry)
         store.save_records(self.folder, self.records)

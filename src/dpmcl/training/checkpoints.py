@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,8 +49,8 @@ class Origin:
         method: Name of the method in the spec.
         seeds: Seeds of the job.
         digest: Fingerprint of the data.
-        engine, device, torch: With others a job can resume too, and gives the same numbers up to
-            rounding.
+        engine, device, torch, dpmcl: With others a job can resume too, and gives the same numbers
+            up to rounding, unless another version of dpmcl trains in another way.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Origin:
     engine: str
     device: str
     torch: str = str(torch.__version__)
+    dpmcl: str = version("dpmcl")
 
 
 class _About(pydantic.BaseModel):

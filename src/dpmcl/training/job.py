@@ -67,12 +67,14 @@ class Outcome:
         state: Final state of the replicas.
         states: Final state of each replica as a file (`last_states`), from which a learner resumes.
         resumed: Whether the job resumed from a checkpoint.
+        exact: Whether that checkpoint, if any, was made by the same engine, device and versions.
     """
 
     record: Record
     state: State
     states: tuple[bytes, ...]
     resumed: bool = False
+    exact: bool = True
 
 
 class Trainer:
@@ -228,6 +230,7 @@ class Trainer:
             state,
             first.states + second.states,
             first.resumed or second.resumed,
+            first.exact and second.exact,
         )
 
     def check(self, job: Job) -> None:
@@ -336,7 +339,7 @@ def measured(
         errors |= arriving.errors(setup, run)
     record = Record(errors, work, diverged, readings, predictions)
     states = last_states(setup, run, evaluated)
-    return Outcome(record, run.replicas, states, keeper.resumed)
+    return Outcome(record, run.replicas, states, keeper.resumed, keeper.exact)
 
 
 def _tracker_name(job: Job) -> str:

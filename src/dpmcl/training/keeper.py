@@ -49,7 +49,7 @@ class Keeper(Observer):
         self._keeping, self._checkpoints = keeping, checkpoints
         self._start = self._last_save = time.monotonic()
         self._spent = 0.0
-        self.resumed = False
+        self.resumed, self.exact = False, True
 
     def resume(self, setup: Setup, run: RunState) -> RunState:
         """Return the state from which the job resumes: of its newest checkpoint, or else `run`.
@@ -71,12 +71,15 @@ class Keeper(Observer):
         state = saved.state(run, setup.tasks)
         if state is None:
             return run
-        self.resumed = True
+        self.resumed, self.exact = True, before == now
         task, phase, update = state.position
-        another = "; another engine, device or PyTorch made it, so equal to rounding"
+        another = (
+            "; another engine, device or version of PyTorch or dpmcl made it, so it is equal to "
+            "rounding at best"
+        )
         setup.warn(
             f"goes on from its last checkpoint (task {task}, phase {phase}, update {update})"
-            f"{another * (before != now)}."
+            f"{another * (not self.exact)}."
         )
         return state
 
