@@ -95,6 +95,22 @@ def test_the_effect_by_hand() -> None:
     assert ours.verdict == "too few replicas" and ours.p is None
 
 
+def test_equal_differences_have_equal_ranks_although_floating_point_rounds_them() -> None:
+    ours = np.array([2, 2, 6, 1, 8, 0, 5, 8, 8, 8])  # errors on twelve rows
+    theirs = np.array([0, 8, 9, 8, 11, 7, 10, 12, 5, 5])
+    one = compare({"a": values_by_seed(ours / 12), "b": values_by_seed(theirs / 12)}, "b")[0]
+    assert one.p == pytest.approx(stats.wilcoxon(ours - theirs).pvalue)
+    ranks = stats.rankdata(abs(ours - theirs))
+    assert one.effect == pytest.approx(ranks @ np.sign(ours - theirs) / ranks.sum())
+    assert one.verdict == "not significant"
+
+
+def test_pairs_without_a_difference_leave_the_test_exact() -> None:
+    gaps = np.append(np.arange(1.0, 6.0), np.zeros(10))  # five of one sign: p = 2 / 2^5
+    one = compare({"a": values_by_seed(gaps), "b": values_by_seed(np.zeros(15))}, "b")[0]
+    assert (one.p, one.verdict) == (0.0625, "not significant")
+
+
 def test_only_seeds_that_both_have_count_and_diverged_ones_do_not() -> None:
     ours = dict.fromkeys(range(FEWEST + 2), 0.5)
     theirs = dict.fromkeys(range(1, FEWEST + 3), 0.6)
