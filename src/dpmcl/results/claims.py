@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmcl.results.comparison import Entry, errors_by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key, on_its_streams
-from dpmcl.results.statistics import LEVEL, differences, estimate, t_interval
+from dpmcl.results.statistics import LEVEL, differences, estimate, rounded, t_interval
 from dpmcl.results.table import number
 
 Answer = Literal["yes", "no", "in direction", "not significant", "not run"]
@@ -205,6 +205,7 @@ def _sign(gaps: np.ndarray, tests: int = 1) -> int:
 
 def _rank_correlation(values: Sequence[float]) -> float:
     """Return Spearman's rank correlation between values and their positions; 0 for equal values."""
+    values = [rounded(value) for value in values]
     if len(set(values)) == 1:
         return 0.0
     from scipy import stats

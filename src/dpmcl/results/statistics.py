@@ -173,8 +173,7 @@ def holm(p: Sequence[float]) -> list[float]:
 def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.ndarray:
     """Return ours - theirs on the seeds on which both are finite; 0 if they differ by rounding.
 
-    They have ten significant digits, so that differences of equal size have equal ranks: in
-    floating point 9/12 - 7/12 is not 5/12 - 3/12.
+    They are rounded, so that differences of equal size have equal ranks.
 
     Args:
         ours, theirs: Value of a metric by seed.
@@ -183,7 +182,19 @@ def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> np.nd
     pairs = np.array([[ours[seed], theirs[seed]] for seed in shared], float).reshape(-1, 2)
     first, second = pairs[np.isfinite(pairs).all(1)].T
     gaps = np.where(np.isclose(first, second, rtol=1e-9, atol=0), 0.0, first - second)
-    return np.array([float(f"{gap:.9e}") for gap in gaps])
+    return np.array([rounded(gap) for gap in gaps])
+
+
+def rounded(value: float) -> float:
+    """Return a number with ten significant digits: equal ones that floating point told apart.
+
+    Args:
+        value: Any number.
+
+    >>> 9 / 12 - 7 / 12 == 5 / 12 - 3 / 12, rounded(9 / 12 - 7 / 12) == rounded(5 / 12 - 3 / 12)
+    (False, True)
+    """
+    return float(f"{value:.9e}")
 
 
 def _verdict(gaps: np.ndarray, p: float | None, tests: int) -> Verdict:
