@@ -57,6 +57,7 @@ def test_tasks_and_methods_are_named():
     lines = figures.curves(eight, STREAM).axes[0].get_lines()
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(styles) == 8
+    assert len({*figures.styles(map(str, range(40))).values()}) == 40
     one, two, four = (random_record(replicas=n, tasks=TASKS) for n in (1, 2, 4))
     title = figures.curves({"a": two, "b": four}, STREAM).get_suptitle()
     assert title == "toy, 2 to 4 replicas, band: one standard error"

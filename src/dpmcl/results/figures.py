@@ -166,13 +166,13 @@ def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str
 
 
 def styles(names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """Return a colour, a marker and dashes for the line of each name.
+    """Return a colour, a marker and dashes for the line of each name; up to 40 lines differ.
 
     Args:
         names: Names of the lines.
     """
-    cycle = itertools.cycle(zip(COLOURS, MARKERS, itertools.cycle(DASHES), strict=False))
-    return dict(zip(names, cycle, strict=False))
+    cycles = zip(*map(itertools.cycle, (COLOURS, MARKERS, DASHES)), strict=False)
+    return dict(zip(names, cycles, strict=False))
 
 
 def curve(
