@@ -90,6 +90,7 @@ class Model:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        images: bool = False,
         convolutions: Convolutions | None = None,
         precision: Precision | None = None,
     ) -> "Model":
@@ -102,6 +103,7 @@ class Model:
             outputs: Width of g's output.
             dtype: Type of parameters and results.
             device: Device of parameters and results; None for the example's.
+            images: Whether inputs are stored as uint8, which stands for x / 255.
             convolutions: "patches" replaces plain nn.Conv2d layers by equivalent ones whose weight
                 gradient is a matrix product, "native" keeps them; None is "patches" on a GPU and
                 "native" on a CPU.
@@ -121,7 +123,8 @@ class Model:
                 for name, module in zip(PARTS, modules, strict=True)
             }
 
-        parts = check(network, parts_from, example.to(device=device, dtype=dtype), outputs)
+        example = example.to(device=device, dtype=dtype)
+        parts = check(network, parts_from, example, outputs, images=images)
         return cls(
             network,
             kind,

@@ -60,7 +60,12 @@ _UNSEEDED = (
 
 
 def check(
-    network: Network, parts_from: Callable[[Modules], Parts], example: Tensor, outputs: int
+    network: Network,
+    parts_from: Callable[[Modules], Parts],
+    example: Tensor,
+    outputs: int,
+    *,
+    images: bool = False,
 ) -> Parts:
     """Check a network, and return its parts.
 
@@ -69,6 +74,7 @@ def check(
         parts_from: Returns the parts made from copies of two modules.
         example: Distinct rows of inputs (n, ...), in the model's type and on its device.
         outputs: Width of the prediction's output.
+        images: Whether inputs are stored as uint8, which stands for x / 255.
 
     Raises:
         ModelError: A run cannot use the network; the message names the layer.
@@ -81,6 +87,8 @@ def check(
             with forked(seed):
                 builds.append(modules_of(network))
         check_layers(builds[0])
+        if images and example.dim() == 2:
+            _check_embeddings(builds[0])
         varying = _check_builds(*builds)
         parts = parts_from(builds[0])
         x = torch.cat([example] * ROWS)[: max(len(example), ROWS)]
@@ -150,20 +158,9 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
                 )
 
 
-def check_embeddings(parts: Parts, inputs: torch.dtype, shape: Sequence[int]) -> None:
-    """Raise ModelError if an embedding would get bytes, which stand for x / 255, as its numbers.
-
-    Args:
-        parts: The parts of a network.
-        inputs: Type in which the inputs are stored.
-        shape: Shape of one input.
-
-    Raises:
-        ModelError: Inputs are vectors of uint8, and a layer is an embedding.
-    """
-    if inputs != torch.uint8 or len(shape) != 1:
-        return
-    for label, layer in named_layers([parts[name].evaluation for name in PARTS]):
+def _check_embeddings(modules: Modules) -> None:
+    """Raise ModelError if a layer is an embedding, for inputs that are vectors of uint8."""
+    for label, layer in named_layers(modules):
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise ModelError(
                 f"Inputs of uint8 stand for x / 255, as in images, and {label} takes whole "

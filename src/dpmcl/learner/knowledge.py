@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dpmcl.core import keys
 from dpmcl.core.model import Kind, Model
-from dpmcl.core.network_check import check_embeddings
 from dpmcl.core.part import Modules
 from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.splits import Rows, Splits
@@ -233,11 +232,8 @@ def _model(config: Config, form: Form, example: Tensor, outputs: int) -> Model:
         representation, prediction = config.network.build(form.inputs.shape, outputs)
         return (representation if form.body is None else nn.Identity()), prediction
 
-    device, floats = example.device, config.floats
-    model = Model.build(network, form.kind, example, outputs, dtype=floats, device=device)
-    if form.inputs.images:
-        check_embeddings(model.parts, torch.uint8, form.inputs.shape)
-    return model
+    images = form.inputs.images and form.body is None
+    return Model.build(network, form.kind, example, outputs, dtype=config.floats, images=images)
 
 
 def empty_stream(config: Config, form: Form, like: Examples, outputs: int) -> tuple[Stream, Splits]:

@@ -12,7 +12,6 @@ from dpmcl import plugins
 from dpmcl.core.allocation import is_out_of_memory, report_out_of_memory
 from dpmcl.core.generators import forked
 from dpmcl.core.model import Model
-from dpmcl.core.network_check import check_embeddings
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
@@ -122,17 +121,16 @@ class Trainer:
         spec, stream = self.spec, self.stream
         dtype: torch.dtype = getattr(torch, spec.dtype)
         shape, outputs = stream.x.shape[1:], stream.outputs
-        model = Model.build(
+        return Model.build(
             lambda: spec.network.build(shape, outputs),
             stream.kind,
             stream.example(dtype),
             outputs,
             dtype=dtype,
             device=self.device,
+            images=stream.x.dtype == torch.uint8,
             precision=spec.precision,
         )
-        check_embeddings(model.parts, stream.x.dtype, shape)
-        return model
 
     @cached_property
     def engine(self) -> Engine:
