@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -235,10 +235,15 @@ class _Replica(nn.Module):
 
     def __init__(self, model: Model, state: State) -> None:
         super().__init__()
-        self.h = _module(model, "representation", state)
-        self.g = _module(model, "prediction", state)
-        self.gate = _module(model, "gate", state) if model.gate else None
-        self.on = model.gate
+        parts = {name: _module(model, name, state) for name in model.parts}
+        self.parts = nn.ModuleDict(parts)  # the program holds the values of registered modules
+        self.model = replace(
+            model,
+            parts={
+                name: replace(model.parts[name], evaluation=module, statistics={}, tied={})
+                for name, module in parts.items()
+            },
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits or values (rows, outputs).
@@ -246,11 +251,7 @@ class _Replica(nn.Module):
         Args:
             x: Inputs (rows, ...).
         """
-        features = self.h(x)
-        if self.gate is not None and self.on == "features":
-            features = features * torch.sigmoid(self.gate(x))
-        out: Tensor = self.g(features)
-        return out * self.gate(x) if self.gate is not None and self.on == "outputs" else out
+        return self.model.predict({name: {} for name in self.model.parts}, x)
 
 
 def _module(model: Model, name: str, state: State) -> nn.Module:
