@@ -147,15 +147,17 @@ def _check_program(known: Knowledge, run: Callable[[Tensor], Tensor], x: Tensor)
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the output, warnings and log lines of the exporters."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("torch", "onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _root_cause(error: BaseException) -> BaseException:
