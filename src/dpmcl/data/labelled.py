@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dpmcl.core.model import Kind
 from dpmcl.data.field import Field, names_of
-from dpmcl.data.labels import is_pandas, number_labels, unwrapped
+from dpmcl.data.labels import number_labels
+from dpmcl.data.plain_arrays import is_pandas, unwrapped
 from dpmcl.data.pools import compact, pieces, shared_tensor
 from dpmcl.data.rounding import float_type
 from dpmcl.exceptions import DataError, SpecError, reason, shown

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpmcl.data.labelled import kind_of
-from dpmcl.data.labels import family_of, is_whole, number_labels, plain_array
+from dpmcl.data.labels import family_of, is_whole, number_labels
+from dpmcl.data.plain_arrays import plain_array
 from dpmcl.exceptions import DataError, listed
 
 _FAMILY = "^(|strings|whole numbers|true/false)$"

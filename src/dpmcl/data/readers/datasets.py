@@ -15,7 +15,8 @@ from torch.utils.data import IterableDataset, Subset
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labelled import Labelled, from_arrays, numbers_of
-from dpmcl.data.labels import family_of, unwrapped
+from dpmcl.data.labels import family_of
+from dpmcl.data.plain_arrays import unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.images import Decoding, pixels

@@ -15,7 +15,7 @@ from pyarrow import csv as arrow
 from pyarrow import parquet
 from torch import Tensor
 
-from dpmcl.data.labels import is_pandas, unwrapped
+from dpmcl.data.plain_arrays import is_pandas, unwrapped
 from dpmcl.data.read_errors import reading
 from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, shown
