@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 import conftest
 from dpmcl.data.readers.datasets import read_dataset
@@ -103,6 +103,10 @@ def test_names_of_classes():
     changed = Items(items, names)
     changed.target_transform = lambda label: label  # as torchvision's sets have
     assert read_dataset(Subset(changed, [0, 1, 2, 3])).classes == ("0", "1", "3")
+    both = read_dataset(ConcatDataset([Items(items[:2], names), Items(items[2:], names)]))
+    assert (both.classes, both.y.tolist()) == (data.classes, data.y.tolist())
+    for other in (["bee", "ant", "zebra"], None):  # 0 is the zebra of one, and the bee of another
+        refused(ConcatDataset([Items(items, names), Items(items, other)]), "'ant'", "one part at")
 
 
 def test_items_that_are_dicts():

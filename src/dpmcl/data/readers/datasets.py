@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labelled import Labelled, from_arrays, numbers_of
@@ -86,9 +86,8 @@ def read_dataset(
     data = from_arrays(inputs, labels, tasks, name=title, kind=kind)
     if family_of(labels) == "strings":
         return replace(data, text=True)
-    names = _class_names(dataset)
-    numbers = all(type(label) is int and 0 <= label < len(names) for label in labels)
-    if data.kind == "regression" or not numbers:
+    names = _class_names(dataset) if data.kind == "classification" else ()
+    if not all(type(label) is int and 0 <= label < len(names) for label in labels):
         return data
     note = f"classes: named by the {type(dataset).__name__}'s `classes`, in its order"
     classes = tuple(names[int(c)] for c in data.classes)
@@ -207,9 +206,20 @@ def _class_names(dataset: Any) -> Sequence[str]:
     """Return the class names of a data set or of the set behind a `Subset`; () if it has none.
 
     A torchvision set with a `target_transform` has none: its labels are no longer indices of them.
+    Raises DataError for a `ConcatDataset` in which a label is not the same class in all parts.
     """
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset):
+        first, *others = map(_class_names, dataset.datasets)
+        for other in others:
+            if list(other) != list(first):
+                raise DataError(
+                    "The parts of a ConcatDataset must have the same `classes`, of which labels "
+                    f"are the numbers, got {listed(first, 5)} and {listed(other, 5)}; use one part "
+                    "at a time, or set their target_transform."
+                )
+        return first
     if getattr(dataset, "target_transform", None) is not None:
         return ()
     names = getattr(dataset, "classes", None)
