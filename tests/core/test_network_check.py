@@ -212,6 +212,11 @@ def with_hook(add: Callable[[nn.Linear], Any]) -> Pair:
     return layer, last()
 
 
+def keeping(kept: list[torch.Tensor]) -> Callable[..., None]:
+    """A hook that keeps what its layer computes: of a pass under torch.func, which is of no use."""
+    return lambda layer, inputs, out: kept.append(out)
+
+
 def numpy_weights() -> Pair:
     h, g = after()
     values = np.random.default_rng().normal(size=(WIDTH, INPUTS))
@@ -381,6 +386,10 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     "a hook's gradient": (
         lambda: with_hook(lambda layer: layer.weight.register_hook(lambda grad: grad * 0)),
         "no hooks, which copies lack, and 'representation.weight' has one",
+    ),
+    "a hook that keeps features": (
+        lambda: with_hook(lambda layer: layer.register_forward_hook(keeping([]))),
+        r"hook 0 of representation: Linear changes in training; .* by hooks",
     ),
     "in place on itself": (
         lambda: after(nn.Identity(), residual(on_itself=True)),

@@ -236,9 +236,9 @@ def _check_unchanged(parts: Parts, mode: str) -> Iterator[None]:
 def _change_message(what: str) -> str:
     """Return the message that a pass changes something."""
     return (
-        f"A pass may change nothing but its result, and {what}; keep values in local variables, "
-        "write x = x * 2 in place of x *= 2, draw in training alone (if self.training), or use "
-        "another layer."
+        f"A pass may change nothing but its result, and {what}; keep values in local variables "
+        "(not in attributes or by hooks), write x = x * 2 in place of x *= 2, draw in training "
+        "alone (if self.training), or use another layer."
     )
 
 

@@ -76,7 +76,9 @@ def modules_by_mode(parts: Parts) -> tuple[Modules, Modules]:
 
 
 def state_of(modules: Modules) -> dict[str, Any]:
-    """Return copies of all layers' parameters, buffers and attributes, by their label in messages.
+    """Return copies of what all layers hold, by its label in messages.
+
+    They are parameters, buffers, attributes, and what hooks hold beside the layers.
 
     Args:
         modules: The two modules of a network.
@@ -84,6 +86,9 @@ def state_of(modules: Modules) -> dict[str, Any]:
     copies: dict[str, Any] = {}
     for label, layer in named_layers(modules):
         copies[f"the layer {label}"] = True
+        for number, hook in enumerate(hooks_of(layer)):
+            if not isinstance(getattr(hook, "__self__", None), nn.Module):  # has attributes itself
+                copies[f"hook {number} of {label}"] = _snapshot(hook)
         for kind, values in (
             ("parameter", layer._parameters),
             ("buffer", layer._buffers),
