@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 
 import dpmcl
 from conftest import TINY_SPEC, Layer, refused
@@ -260,10 +261,15 @@ def test_modules_that_cannot_be_used_are_refused():
 
 
 def test_what_cannot_be_copied_is_refused():
-    locked, hooked = nn.Linear(4, 4), nn.Linear(4, 4)
+    locked, hooked, pruned = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
     locked.lock = threading.Lock()
     hooked.weight.register_hook(lambda gradient: 5 * gradient)
-    for module, why in ((locked, "cannot pickle '_thread.lock'"), (hooked, "'representation.0.we")):
+    l1_unstructured(pruned, "weight", 0.5)  # a weight is then a result of two others
+    for module, why in (
+        (locked, "cannot pickle '_thread.lock'"),
+        (hooked, "'representation.0.we"),
+        (pruned, "results of earlier passes"),
+    ):
         network = nn.Sequential(module, nn.Linear(4, 4))
         refused(lambda network=network: own_network(network), why, error=ModelError)
 

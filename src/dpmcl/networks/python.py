@@ -90,8 +90,9 @@ def own_network(
         check_layers(modules)
     names = (frozen,) if isinstance(frozen, str) else tuple(frozen)
     try:
+        copy.deepcopy(modules)
         digest = _digest(modules)
-    except Exception as error:  # cloudpickle raises errors of many types
+    except Exception as error:  # cloudpickle, and objects of the user's, raise errors of many types
         raise ModelError(
             f"A network is copied, and this one cannot be: {reason(error)}; leave out locks, "
             "files, generators, compiled functions and results of earlier passes."
