@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,20 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
         lambda: Learner.load(tmp_path, model=wider, method=Mine), "not the one", "shape",
         error=ModelError,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("y", [NAMES, CLOUDS[:, 0]], ids=["classes", "values"])
+def test_a_cost_that_has_changed_is_refused(y, tmp_path):
+    def cost(outputs, targets, size=1.0):
+        if targets.is_floating_point():
+            return nn.functional.huber_loss(outputs, targets, reduction="none", delta=size).mean(1)
+        weight = torch.tensor([1.0, 1.0, size])
+        return nn.functional.cross_entropy(outputs, targets, weight=weight, reduction="none")
+
+    make_learner(cost=cost, updates=2).learn(CLOUDS, y).save(tmp_path)
+    Learner.load(tmp_path, cost=lambda outputs, targets: cost(outputs, targets))
+    changed = partial(cost, size=0.5)
+    refused(lambda: Learner.load(tmp_path, cost=changed), "cost is not the one", error=SpecError)
 
 
 class Tokens(nn.Module):

@@ -256,7 +256,8 @@ class Learner:
 
         Raises:
             FolderError: The folder holds no learner, or is damaged.
-            SpecError: A model, a method or a cost must be passed.
+            SpecError: A model, a method or a cost must be passed, or the cost is not the one that
+                was saved.
             ModelError: The network is not the one that was saved.
         """
         config, known = artefact.restore(

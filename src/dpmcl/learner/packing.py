@@ -121,7 +121,7 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
         tensors = load(content)
         _check_sizes(state, config.network, tensors, config.replicas)
         known = _knowledge(state, config, tensors)
-        answers = _probe_answers(known)
+        answers, costs = _probe_answers(known)
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
@@ -136,6 +136,12 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
     pairs = zip(*(each.tensor_split([_EXAMPLE_ROWS]) for each in (answers, saved)), strict=True)
     if not all(is_near(now, then, then, _NEAR) for now, then in pairs):
         raise _network_differs("the same parameters give other answers in it")
+    saved_costs = tensors.get("cost", costs).to(costs)
+    if not is_near(costs, saved_costs, saved_costs, _NEAR):
+        raise SpecError(
+            "The cost is not the one that was saved, since the same answers have another cost by "
+            "it; bring that one."
+        )
     return known
 
 
@@ -154,7 +160,8 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
     if not memory:  # empty tensors of rows are still written, for their shapes and types
         empty = replace(known.run, memories={})
         known = replace(known, run=empty, held=known.held.without_rows)
-    out = tensors_of(known) | {"tried": _probe_answers(known)}
+    answers, costs = _probe_answers(known)
+    out = tensors_of(known) | {"tried": answers, "cost": costs}
     if known.groups and memory:
         out["holdout.then"] = torch.cat([group.then for group in known.groups])
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
@@ -162,11 +169,15 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
     return out
 
 
-def _probe_answers(known: Knowledge) -> Tensor:
-    """Return the first replica's outputs for probe inputs and stored rows, float64 (rows, outputs).
+def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
+    """Return the first replica's outputs for some inputs, and what they cost, in float64.
 
-    They reveal whether a user's network is the one that was saved: only its trained parameters are
-    stored, not its code or constant values.
+    They reveal whether a user's network and cost are those that were saved: only parameters that
+    are trained are stored, not code or constant values.
+
+    Returns:
+        Outputs (rows, outputs) for random inputs and stored rows, and the cost of 256 pairs of an
+        output and a target: a class, 0, or the target of a stored row.
     """
     model, state = known.setup.model, tree.at(known.evaluated, 0)
     probe = _probe_inputs(known.form.inputs.shape)
@@ -174,10 +185,16 @@ def _probe_answers(known: Knowledge) -> Tensor:
     rows, tried = len(known.held.x), min(len(known.held.x), _HELD_ROWS)
     row = torch.arange(tried, device=model.device) * rows // max(tried, 1)
     held = replace(known.setup.stream, x=known.held.x, y=known.held.y)
-    held_x = held.batch(row, row >= 0, row * 0, model.dtype, replica=0).x
+    batch = held.batch(row, row >= 0, row * 0, model.dtype, replica=0)
+    pair = torch.arange(256, device=model.device)
     with torch.no_grad():
-        both = torch.cat([x, held_x])
-        return model.holding(state.buffers).predict(state.theta, both).double().cpu()
+        out = model.holding(state.buffers).predict(state.theta, torch.cat([x, batch.x]))
+        if known.form.kind == "regression":
+            y = torch.cat([out.new_zeros(1, known.form.width), batch.y])
+        else:
+            y = torch.arange(len(known.form.labels.names), device=model.device)
+        costs = model.losses(out[pair % len(out)], y[pair * len(y) // 256])
+    return out.double().cpu(), costs.double().cpu()
 
 
 def _fingerprint_of_frozen(known: Knowledge) -> str:
