@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from conftest import TINY_SPEC, refused
 from dpmcl import Learner, ModelError, SpecError
@@ -317,6 +318,27 @@ def test_a_data_set_of_pytorch_is_a_chunk():
     assert make_learner().learn(items).evaluate(items) < 0.1
 
 
+    data = TensorDataset(torch.tensor(CLOUDS), torch.arange(60) // 20)
+    learner = make_learner().learn(data)
+    assert (learner.predict_proba(data) == learner.predict_proba(CLOUDS)).all()
+
+
+def test_a_data_set_of_hugging_face_is_read_by_its_columns():
+    datasets = pytest.importorskip("datasets")
+    columns = {"size": CLOUDS[:, 0], "hue": ["red", "blue", "red"] * 20, "label": NAMES}
+    data = datasets.Dataset.from_dict(columns)
+    hues = datasets.ClassLabel(names=["blue", "pink", "red"])
+    learner = make_learner().learn(data)
+    assert (learner.predict(data) == learner.predict(columns)).all()
+    other = data.select_columns(["label", "hue", "size"])  # in another order
+    assert (learner.predict_proba(other) == learner.predict_proba(data)).all()
+    pink = data.remove_columns("hue").add_column("hue", ["red", "pink", "red"] * 20)
+    refused(lambda: learner.learn(pink), "'blue', 'red'", "got 'pink' in row 1")
+    learner = make_learner().learn(data.cast_column("hue", hues), "label").learn(pink)
+    assert learner._known.form.inputs.columns == ("size", "hue=blue", "hue=pink", "hue=red")
+    numbers = pink.cast_column("hue", hues).map(lambda row: {"hue": -1})
+    refused(lambda: learner.learn(numbers), "'hue'", "missing")
+    refused(lambda: learner.learn(data.rename_column("label", "kind"), None), "No column 'label'")
 WRONG = {
     "another shape": (lambda learner: learner.learn(CLOUDS[:, :2], NAMES), "shape (rows, 3)"),
     "another type": (

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from dpmcl.core import keys
 from dpmcl.data.labelled import (
@@ -18,7 +19,7 @@ from dpmcl.data.labelled import (
     warn_if_classes,
     warn_if_reordered,
 )
-from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers.datasets import is_hugging_face, read_dataset
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
@@ -99,12 +100,15 @@ def read_inputs(form: Form, x: Any) -> Tensor:
 
     Args:
         form: Form of the rows.
-        x: Inputs, as for `Learner.learn`. The target column of a table is ignored.
+        x: Inputs, as for `Learner.learn`. The target column of a table, and the targets of a data
+            set, are ignored.
 
     Raises:
         DataError: The rows differ in form from those learned.
     """
     x = as_table(x)
+    if isinstance(x, Dataset) or is_hugging_face(x):
+        x = read_dataset(x).x
     if form.target and isinstance(x, pa.Table) and form.target in x.column_names:
         x = x.drop_columns([form.target])
     values = form.inputs.read(x)
@@ -183,9 +187,10 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
     # the table is in memory; in a file it is a number.
     text = kind != "regression" and not isinstance(x, str | Path)
     text = labels.family == "strings" if labels.family else text
+    target = form.target if form is not None else "label" if is_hugging_face(x) else ""
     x = as_table(x)
-    if y is None and form is not None and isinstance(x, pa.Table):
-        y = form.target or None
+    if y is None and isinstance(x, pa.Table):
+        y = target or None
     if isinstance(y, str):
         if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
@@ -203,7 +208,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
         raise DataError(
             "A chunk needs targets; give them as y, or, of a table, the name of their column."
         )
-    data = x if isinstance(x, Labelled) else read_dataset(x)
+    data = read_dataset(x)
     if data.kind == "regression":
         return data.x, data.y, ""
     names = np.array(data.classes) if data.text else labels_of_names(data.classes).originals()

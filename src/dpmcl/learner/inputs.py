@@ -13,6 +13,7 @@ from dpmcl.core.settings import Positive
 from dpmcl.data.field import Field, names_of
 from dpmcl.data.labelled import inputs_of, warn_if_flags
 from dpmcl.data.read_errors import reading
+from dpmcl.data.readers.datasets import is_hugging_face, table_of_hugging_face
 from dpmcl.data.readers.table_columns import Column
 from dpmcl.data.readers.table_fields import field_of, inputs_of_column
 from dpmcl.data.readers.table_sources import file_source, is_table, memory_source
@@ -120,12 +121,15 @@ def as_table(x: Any) -> Any:
 
     Args:
         x: The path of a table, whose cells are not converted; a pyarrow Table, a pandas DataFrame,
-            a mapping of columns, or a table with Arrow's interface (polars, DuckDB); or any other
-            inputs.
+            a mapping of columns, a table with Arrow's interface (polars, DuckDB), or a Hugging Face
+            data set without images; or any other inputs.
 
     Raises:
         DataError: The table cannot be read, has no columns, or has two columns of the same name.
     """
+    if is_hugging_face(x):
+        table = table_of_hugging_face(x, _WHAT)
+        return x if table is None else table
     file = isinstance(x, str | Path)
     if not file and not is_table(x):
         return x

@@ -283,10 +283,11 @@ class Learner:
 
         Args:
             x: Inputs (rows, ...) as an array, tensor or list; a table (pandas, polars, pyarrow, a
-                mapping of columns, or the path of a CSV or Parquet file); or a data set of pairs
-                (x, y).
+                mapping of columns, the path of a CSV or Parquet file, or a Hugging Face data set
+                without images); or a data set of pairs (x, y).
             y: A target for each row, or the name of the table's target column. None for a data
-                set, or for a table with the target column named in an earlier call.
+                set (the column "label" of one of Hugging Face), or for a table with the target
+                column named in an earlier call.
             validation: Inputs and targets (x, y) for methods that train on validation rows. None
                 if the learner sets aside a share of each chunk, or the method needs none.
 
@@ -347,7 +348,8 @@ class Learner:
         """Predict the label of each row, or the value of a regression.
 
         Args:
-            x: Inputs, as for `learn`. The target column of a table is ignored.
+            x: Inputs, as for `learn`. The target column of a table, and the targets of a data set,
+                are ignored.
             return_std: Whether to return the standard deviation over replicas as well; for a
                 regression only.
 
@@ -381,7 +383,8 @@ class Learner:
         """Predict the probability of each class for each row.
 
         Args:
-            x: Inputs, as for `learn`. The target column of a table is ignored.
+            x: Inputs, as for `learn`. The target column of a table, and the targets of a data set,
+                are ignored.
             return_std: Whether to return the standard deviation over replicas as well. It is large
                 where the replicas disagree, that is, where the prediction is uncertain.
 

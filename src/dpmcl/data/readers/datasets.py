@@ -78,7 +78,7 @@ def read_dataset(
         )
     rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
     fields = {role: name for role, name in roles.items() if name is not None}
-    if _is_hugging_face(dataset):
+    if is_hugging_face(dataset):
         title = name or dataset.info.dataset_name or "dataset"
         return _read_hugging_face(dataset, title, fields, kind)
     title = name or type(dataset).__name__
@@ -231,10 +231,49 @@ def _class_names(dataset: Any) -> Sequence[str]:
 # ---- Hugging Face --------------------------------------------------------------------------------
 
 
-def _is_hugging_face(dataset: Any) -> bool:
-    """Return True for a Hugging Face `Dataset` without a transform; with one, items are read."""
+def is_hugging_face(dataset: Any) -> bool:
+    """Return True for a Hugging Face `Dataset` without a transform; with one, items are read.
+
+    Args:
+        dataset: Anything.
+    """
     parts = ("features", "column_names", "with_format", "format")
     return all(hasattr(dataset, part) for part in parts) and dataset.format["type"] != "custom"
+
+
+def table_of_hugging_face(dataset: Any, title: str) -> Any:
+    """Return a Hugging Face data set without images as a pyarrow Table, else None.
+
+    Class numbers become the names that their columns declare.
+
+    Args:
+        dataset: A Hugging Face `Dataset`.
+        title: Name of the data set in errors.
+
+    Raises:
+        DataError: The data set is damaged.
+    """
+    names, images, classes = _columns(dataset)
+    return None if images else _with_class_names(_in_arrow(dataset, names, title)[:], classes)
+
+
+def _columns(dataset: Any) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """Return a data set's columns, those of images, and the class names of those that have some."""
+    dataset_format, features = dataset.format, dataset.features
+    names = list(
+        dataset.column_names if dataset_format["output_all_columns"] else dataset_format["columns"]
+    )
+    images = [column for column in names if _is_feature(features[column], "Image")]
+    classes = {c: features[c].names for c in names if _is_feature(features[c], "ClassLabel")}
+    return names, images, classes
+
+
+def _in_arrow(dataset: Any, columns: list[str], title: str) -> Any:
+    """Return a data set whose rows are read as Arrow; raise DataError if it is damaged."""
+    dataset = dataset.with_format("arrow", columns=columns)
+    with reading(f"'{title}'", "write or fetch it again", anything=True):
+        dataset.data.validate(full=True)
+    return dataset
 
 
 def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | None) -> Labelled:
@@ -242,21 +281,14 @@ def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | N
 
     Read as Arrow, so that `datasets` itself decodes and downloads nothing.
     """
-    dataset_format, features = dataset.format, dataset.features
-    names = list(
-        dataset.column_names if dataset_format["output_all_columns"] else dataset_format["columns"]
-    )
-    images = [column for column in names if _is_feature(features[column], "Image")]
-    classes = {c: features[c].names for c in names if _is_feature(features[c], "ClassLabel")}
+    features, (names, images, classes) = dataset.features, _columns(dataset)
     if "x" not in fields and len(images) > 1:
         raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
     fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
     _check_fields(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
     kind = kind or ("classification" if y in classes else None)
-    dataset = dataset.with_format("arrow", columns=names if x is None else list(fields.values()))
-    with reading(f"'{title}'", "write or fetch it again", anything=True):
-        dataset.data.validate(full=True)
+    dataset = _in_arrow(dataset, names if x is None else list(fields.values()), title)
     if x is None:
         input_classes = {column: classes[column] for column in {*classes} - {y, task}}
         table = _with_class_names(dataset[:], input_classes)
@@ -312,11 +344,12 @@ def _with_class_names(table: Any, classes: Mapping[str, list[str]]) -> Any:
 
     for column, names in classes.items():
         cells = [
-            names[number] if number is not None and 0 <= number < len(names) else None
+            number if number is not None and 0 <= number < len(names) else None
             for number in table.column(column).to_pylist()
         ]
         position = table.column_names.index(column)
-        table = table.set_column(position, column, pa.array(cells).dictionary_encode())
+        named = pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), names)
+        table = table.set_column(position, column, named)
     return table
 
 
