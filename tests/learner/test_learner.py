@@ -261,6 +261,8 @@ def test_a_table_is_read_by_its_columns():
     refused(lambda: learner.predict(short), "expected length 1 but got length 2")
     other = Arrow(rows[["colour", "when"]])
     assert (learner.predict(other) == learner.predict(rows)).all()
+    other.__arrow_c_stream__ = {}.pop
+    refused(lambda: learner.predict(other), "the rows cannot be read")
     dates = rows.assign(when=pandas.to_datetime(rows.when))
     refused(lambda: make_learner().learn(dates, NAMES), "'when'", "leave the column out")
     refused(lambda: learner.predict(rows.assign(when=np.nan)), "'when'", "missing")
@@ -316,8 +318,6 @@ def test_regression_comes_back_in_its_own_units():
 def test_a_data_set_of_pytorch_is_a_chunk():
     items = [(torch.tensor(x).float(), label) for x, label in zip(CLOUDS, NAMES, strict=True)]
     assert make_learner().learn(items).evaluate(items) < 0.1
-
-
     data = TensorDataset(torch.tensor(CLOUDS), torch.arange(60) // 20)
     learner = make_learner().learn(data)
     assert (learner.predict_proba(data) == learner.predict_proba(CLOUDS)).all()
@@ -339,6 +339,8 @@ def test_a_data_set_of_hugging_face_is_read_by_its_columns():
     numbers = pink.cast_column("hue", hues).map(lambda row: {"hue": -1})
     refused(lambda: learner.learn(numbers), "'hue'", "missing")
     refused(lambda: learner.learn(data.rename_column("label", "kind"), None), "No column 'label'")
+
+
 WRONG = {
     "another shape": (lambda learner: learner.learn(CLOUDS[:, :2], NAMES), "shape (rows, 3)"),
     "another type": (

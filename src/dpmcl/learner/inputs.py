@@ -134,7 +134,7 @@ def as_table(x: Any) -> Any:
     if not file and not is_table(x):
         return x
     where = str(x) if file else _WHAT
-    with reading(where, "correct it, or write it again"):
+    with reading(where, "correct it, or write it again", anything=True):
         source = file_source(Path(x), where) if file else memory_source(x, where)
         columns = [name for name in source.names if name not in source.indexes]
         if not columns or len({*columns}) < len(columns):
