@@ -153,6 +153,10 @@ def test_pandas_and_tables_of_other_libraries(tmp_path):
     for source in (tmp_path / "my.parquet", table, ArrowsInterface(table)):
         assert torch.equal(read_table(source, target="y").x, data.x)
         assert read_table(source, target="y", task="plot").tasks == ("5", "6", "9")
+    hues = pa.array(["b", "unused", "a"], pa.string_view())  # those of polars
+    polars = pa.table({"hue": pa.DictionaryArray.from_arrays([0, 2, 0], hues), "7": [1, 2, 3]})
+    polars = ArrowsInterface(polars.append_column("y", [["p", "q", "p"]]))
+    assert torch.equal(read_table(polars, target="y").x, data.x)
     refused(frame.assign(gap=pandas.array([1, 2, None], "Int64")), "'gap'", "row 2")
     refused(frame.assign(mixed=[1, "x", 2]), "'mixed'", "one type")
     refused(frame[["7", "7", "y"]], "'7' twice")

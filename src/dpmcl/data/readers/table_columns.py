@@ -52,6 +52,8 @@ class Column:
     def __init__(self, name: str, where: str, values: Any, way_out: str) -> None:
         self.name, self.what, self.way_out = name, f"Column {name!r} of {where}", way_out
         self.categorical = pa.types.is_dictionary(values.type)
+        if self.categorical and str(values.type.value_type) == "string_view":  # those of polars
+            values = values.cast(pa.dictionary(pa.int32(), pa.large_string()))
         self._as_given = values
         if self.categorical:
             with suppress(pa.ArrowNotImplementedError):  # pandas' intervals, rejected below
