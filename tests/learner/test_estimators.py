@@ -54,6 +54,12 @@ def test_parameters_that_change_after_the_first_chunk_are_refused():
     assert estimator.set_params(lr=0.2).fit(X, Y).learner_._config.method.lr == 0.2
 
 
+def test_settings_that_are_parameters_are_refused():
+    for settings in ({"updates": 1}, {"seed": 1}, {"classes": [0, 1]}, ["lr"]):
+        estimator = ContinualClassifier(settings=settings)
+        refused(lambda fit=estimator.fit: fit(X, Y), "has no parameter, got", error=SpecError)
+
+
 def test_they_work_in_pipelines_and_searches():
     pipeline = make_pipeline(MinMaxScaler(), ContinualClassifier(updates=20))
     search = GridSearchCV(pipeline, {"continualclassifier__lr": [1e-6, 0.1]}, cv=2)

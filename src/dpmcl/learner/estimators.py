@@ -66,7 +66,13 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
         seed, settings = arguments.pop("random_state"), arguments.pop("settings") or {}
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        return Learner(seed=int(seed), dtype="float64", **arguments, **kind, **settings)
+        arguments.update(kind, seed=int(seed), dtype="float64")
+        if not isinstance(settings, Mapping) or arguments.keys() & settings:
+            raise SpecError(
+                "settings must be a table of those for which the estimator has no parameter, got "
+                f"{shown(settings)}; set the others by its parameters (seed by random_state)."
+            )
+        return Learner(**arguments, **settings)
 
     def _learn_rows(self, X: Array, y: Array, *, first: bool, **kind: Any) -> Self:
         """Learn validated rows, with a new learner for the first chunk."""
