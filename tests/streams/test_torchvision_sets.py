@@ -208,3 +208,15 @@ def test_what_is_fetched_is_read_once_and_cannot_leave_its_folder(evil, nowhere,
 def test_without_torchvision_the_error_says_what_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert "pip install 'dpmcl[vision]'" in line(stream(name))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_without_a_package_that_a_set_needs_the_error_says_what_to_install(
+    begun, nowhere, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    if begun:  # files are there, and nothing is fetched
+        folder = nowhere / "data" / "pcam" / "pcam"
+        folder.mkdir(parents=True)
+        (folder / "camelyonpatch_level_2_split_train_x.h5").write_bytes(b"1")
+    assert line(stream("PCAM")) == "PCAM needs h5py: pip install h5py."

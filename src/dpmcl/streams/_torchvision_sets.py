@@ -19,7 +19,7 @@ from dpmcl.data.labels import number_labels
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.entries import ARCHIVES
 from dpmcl.data.sources import expand_home
-from dpmcl.exceptions import DataError, SpecError, needed_for, reason
+from dpmcl.exceptions import DataError, DpmclError, SpecError, needed_for, reason
 from dpmcl.streams._settings import LabelledSettings
 
 Parts = Sequence[Mapping[str, Any]]
@@ -129,16 +129,12 @@ def open_parts(name: str, folder: Path, parts: Parts, where: str) -> list[Any]:
     Raises:
         DataError: The files are damaged, or a package that reads them is not installed.
     """
-    cls = torchvision_class(name)
     way_out = (
         "replace its files by the published ones, or set stream.root to a folder that is empty, to "
         "fetch them"
     )
     with reading(f"{name} in {where}", way_out, anything=True):
-        try:
-            return [cls(folder, **part) for part in parts]
-        except ImportError as error:
-            raise DataError(f"{name} needs {error.name}: pip install {error.name}.") from None
+        return _sets_of(name, folder, parts)
 
 
 def fetch_parts(
@@ -159,14 +155,15 @@ def fetch_parts(
     Raises:
         DataError: The user does not allow the download, or it fails.
     """
-    cls = torchvision_class(name)
     if not download:
         raise DataError(f"{state}; {way_out}, or stream.download = true.")
     if hasattr(tarfile, "data_filter"):  # Python 3.11.4
         tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        return [cls(root, **{**part, "download": True}) for part in parts]
+        return _sets_of(name, root, [{**part, "download": True} for part in parts])
+    except DpmclError:
+        raise
     except Exception as error:  # no network, no room, a set that it does not fetch, ...
         raise DataError(f"{state} and could not be fetched ({reason(error)}); {way_out}.") from None
     finally:
@@ -221,6 +218,18 @@ def pool_of_parts(name: str, parts: Sequence[Any], x: Tensor, labels: Sequence[A
     used, number = y.unique(return_inverse=True)
     classes = tuple(ordered[k] for k in used.tolist())
     return Labelled(name, "classification", x, number, classes, notes=(DECLARED,))
+
+
+def _sets_of(name: str, root: Path, parts: Parts) -> list[Any]:
+    """Return torchvision's data sets for parts; raise DataError if they need another package."""
+    cls = torchvision_class(name)
+    try:
+        return [cls(root, **part) for part in parts]
+    except Exception as error:
+        missing = error if isinstance(error, ImportError) else error.__context__  # PCAM hides it
+        if isinstance(missing, ImportError):
+            raise DataError(f"{name} needs {missing.name}: pip install {missing.name}.") from None
+        raise
 
 
 def _class_names(part: Any) -> list[str]:
