@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from conftest import TINY_SPEC, refused
@@ -192,6 +193,30 @@ def test_the_answer_for_a_row_does_not_depend_on_the_rows_beside_it(replicas):
     learner = make_learner(replicas=replicas).learn(x, x[:, 0] > 0)
     alone = np.concatenate([learner.predict_proba(row[None]) for row in x])
     assert (learner.predict_proba(x) == alone).all()
+
+
+BLOCKS = []
+
+
+class Tokens(nn.Module):
+    """A network of tokens, whose rows cost too much to be predicted in blocks of one size."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(10, 4), nn.Linear(4, 8)
+
+    def forward(self, x):
+        BLOCKS.append(len(x))
+        return self.head(self.tokens(x.long()).mean(1))
+
+
+def test_a_network_that_is_not_dense_predicts_no_more_rows_than_there_are():
+    x = np.random.default_rng(0).integers(0, 10, (300, 4))
+    learner = Learner(Tokens(), updates=1).learn(x, x[:, 0] > 4)
+    for rows, blocks in ((1, [1]), (300, [256, 256])):
+        BLOCKS.clear()
+        learner.predict(x[:rows])
+        assert blocks == BLOCKS
 
 
 def test_a_stream_without_end_needs_no_more_room():

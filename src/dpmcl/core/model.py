@@ -469,3 +469,14 @@ def has_convolution(model: Model) -> bool:
         for part in model.parts.values()
         for layer in part.training.modules()
     )
+
+
+def is_dense(model: Model) -> bool:
+    """Return True if all layers with parameters are linear ones or normalise features.
+
+    Args:
+        model: The model.
+    """
+    layers = [layer for part in model.parts.values() for layer in part.evaluation.modules()]
+    kinds = (nn.Linear, nn.BatchNorm1d, nn.LayerNorm)
+    return all(isinstance(layer, kinds) or not layer._parameters for layer in layers)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpmcl.core.allocation import report_out_of_memory
 from dpmcl.core.batch import Batch
+from dpmcl.core.model import is_dense
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.exceptions import DataError, DpmclError, ModelError, reason
@@ -16,7 +17,7 @@ from dpmcl.learner.knowledge import Knowledge
 from dpmcl.methods._method import State
 
 _IMAGES_AT_ONCE = 1024  # largest block of images
-_VECTORS_AT_ONCE = 256  # a constant size, so that an answer does not depend on the other rows
+_VECTORS_AT_ONCE = 256
 
 
 @contextmanager
@@ -50,7 +51,9 @@ def answers(known: Knowledge, x: Tensor) -> Tensor:
     setup, classes = known.setup, known.form.kind == "classification"
     x = x.to(setup.model.device)
     rows = len(x)
-    size = _VECTORS_AT_ONCE if x.dim() == 2 else min(rows, _IMAGES_AT_ONCE)
+    size = min(rows, _VECTORS_AT_ONCE if x.dim() == 2 else _IMAGES_AT_ONCE)
+    if x.dim() == 2 and is_dense(setup.model):
+        size = _VECTORS_AT_ONCE  # always, so that an answer does not depend on the other rows
     y = setup.stream.y.new_zeros(len(x), *setup.stream.y.shape[1:])
     stream = replace(setup.stream, x=x, y=y)
 
