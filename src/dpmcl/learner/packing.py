@@ -116,6 +116,7 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
     Raises:
         FolderError: The folder is damaged.
         ModelError: The network is not the one that was saved.
+        SpecError: The cost is not the one that was saved.
     """
     try:
         tensors = load(content)
