@@ -63,16 +63,16 @@ def test_a_table_keeps_its_columns_categories_and_scales(tmp_path):
     assert (again.predict_proba(rows) == learner.predict_proba(rows)).all()
 
 
-def test_a_memory_that_was_full_of_repeated_rows_has_room_for_new_ones():
-    """The 36 slots that the run has for its 36 rows saw 240; the learner has 400 slots."""
+def test_a_memory_that_holds_rows_repeatedly_has_room_for_new_ones():
+    """Of the 36 rows of the run 240 entered; of the learner's chunk 80 do. Of 400 slots 80 stay."""
     stream = Stream.from_arrays(CLOUDS, NAMES, classes_per_task=1)
     settings = {"training.updates": 20, "training.batch": 4, "training.memory": 400, "workers": 1}
     learner = dpmcl.run(stream, methods=["er_ace"], replicas=1, settings=settings).learner("er_ace")
     learner.learn(CLOUDS[:4], NAMES[:4])
     (filled,), held = learner._known.run.memories["train"].filled.tolist(), learner._known.held
     tasks = held.task[held.row["train"][0, :filled]].tolist()
-    assert sorted(set(tasks[:36])) == [0, 1, 2]
-    assert tasks[36:] == [3] * 80
+    assert sorted(set(tasks[:240])) == [0, 1, 2]
+    assert tasks[240:] == [3] * 80
 
 
 def test_rows_of_a_long_memory_are_read_again(tmp_path, monkeypatch):

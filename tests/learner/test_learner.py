@@ -52,6 +52,7 @@ def trained(stream: Stream, method: str, settings: dict, seeds: int = 2):
         ("dpmcl", {"updates": 3, "memory_policy": "resample", "memory": 40, "zeta": 1}),
         ("oml", {"n_meta": 3, "n_grad": 2, "memory": 7}),
         ("derpp", {"updates": 3, "memory": 9, "compared": "seen"}),
+        ("er_ace", {"updates": 9, "memory": 400}),  # 216 rows enter, of 54
         ("gdumb", {"updates": 3, "memory": 9}),
     ],
     ids=str,

@@ -139,7 +139,7 @@ class Method(Settings, ABC):
         updates: N, the number of updates at each task.
         passes: Number of passes over a task's training rows, in place of `updates`: N is then
             passes * ceil(rows / batch), and the new task's rows are drawn without replacement.
-        memory: Capacity of D_P, in rows.
+        memory: Capacity of D_P, in rows. A row that enters twice counts twice.
         memory_policy: "reservoir" (uniform over all rows seen) or "resample" (favours new rows).
         reset_at_task: Whether each task starts from a new optimiser state.
         discount: gamma, the weight of each task among those seen (`dpmcl.discounts`):

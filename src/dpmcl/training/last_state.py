@@ -164,9 +164,9 @@ def _replica_state(setup: Setup, run: RunState, evaluated: State, replica: int) 
             position=memory.position[only, :slots],
             notes={key: note[only, :slots] for key, note in memory.notes.items()},
         )
-    filled = sum(memory.position.shape[1] for memory in memories.values())
+    distinct = sum(len(memory.position.unique()) for memory in memories.values())
     held = HeldRows(stream.x[:0], stream.y[:0], setup.seed[:0])
-    if filled * row_bytes(setup) <= MAX_BYTES:
+    if distinct * row_bytes(setup) <= MAX_BYTES:
         held, memories = held_rows(stream, splits, memories), dict(with_slot_positions(memories))
     replicas = select(run.replicas)
     replica_setup = replace(setup, seeds=setup.seeds[only], stream=stream, splits=splits)

@@ -23,15 +23,17 @@ def empty_memories(setup: Setup, capacity: int | None = None) -> Memories:
 
     Args:
         setup: Setup of the run.
-        capacity: Capacity of each memory in rows; None for that of the method, at most the number
-            of rows of the stream.
+        capacity: Capacity of each memory in rows; None for that of the method, or the number of
+            rows of the stream if the memory can never hold more.
     """
     one_row = setup.seed[:, None] * 0
     notes = _notes(setup, setup.start, Offer(one_row, one_row == 0))  # for their shapes
+    # Rows that enter during a task may enter again each time that they are drawn.
+    repeated = any(phase.remember for phases in setup.phases for phase in phases)
     memories = {}
     for name in _splits(setup):
-        # A memory never holds more rows than the stream has in the split.
-        limit = min(setup.method.memory, setup.splits.named(name).row.shape[1])
+        rows = setup.splits.named(name).row.shape[1]
+        limit = setup.method.memory if repeated else min(setup.method.memory, rows)
         example = at(notes, 0) if name == "train" else {}
         empty = memory.empty(capacity or limit, setup.model.device, example)
         memories[name] = tree_map(lambda leaf: leaf.expand(len(setup.seeds), *leaf.shape), empty)
