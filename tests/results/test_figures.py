@@ -127,9 +127,12 @@ def test_a_look_sets_the_axis_the_width_and_a_caption():
     narrow.draw_without_rendering()
     first, second = (ax.get_position() for ax in narrow.axes)
     assert first.y0 > second.y1 and narrow.get_figwidth() == 3.25
-    for wrong in ({"width": 1}, {"width": "a"}, {"ylim": (1, 0)}, {"ylim": (0, float("nan"))}):
+    limits = (1, 0), (0, float("nan")), (0, float("inf")), (0,), "ab", 5
+    for wrong in ({"width": 1}, {"width": "a"}, *({"ylim": ylim} for ylim in limits)):
         with pytest.raises(SpecError, match="must be"):
             figures.Look(**wrong)
+    with pytest.raises(SpecError, match=r"No option 'widht'\. Did you mean 'width'\?"):
+        Result({}, STREAM, RECORDS).plot(widht=3)
 
 
 def test_names_of_tasks_are_turned_only_where_they_do_not_fit():

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -112,8 +113,18 @@ class Look:
             )
         if not (isinstance(self.width, Real) and 2 <= self.width <= 40):
             raise SpecError(f"width must be 2 to 40 inches, got {shown(self.width)}.")
-        if self.ylim is not None and not self.ylim[0] < self.ylim[1]:
-            raise SpecError(f"ylim must be LOW,HIGH with LOW < HIGH, got {shown(self.ylim)}.")
+        if self.ylim is not None and not _is_range(self.ylim):
+            raise SpecError(
+                f"ylim must be finite numbers LOW,HIGH with LOW < HIGH, got {shown(self.ylim)}."
+            )
+
+
+def _is_range(value: Any) -> bool:
+    """Return True for two finite numbers in increasing order."""
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        return False
+    numbers = all(isinstance(number, int | float) for number in value)
+    return numbers and -inf < value[0] < value[1] < inf
 
 
 @drawing()

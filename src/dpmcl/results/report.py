@@ -224,7 +224,7 @@ def _statistics(entries: Sequence[Entry], against: str | None) -> _Section | Non
     text = (
         "Pairs are the seeds on which both have a finite error. p is of Wilcoxon's signed-rank "
         "test, corrected by Holm for the methods of a stream; effect is the rank-biserial "
-        "correlation, -1 where a method is lower on every seed."
+        "correlation, -1 where a method is lower on every seed on which the two differ."
     )
     return _Section("Statistics", [text], [table])
 

@@ -58,8 +58,9 @@ class Comparison(NamedTuple):
         interval: 95 % interval of the difference by Student's t; None for fewer than two pairs.
         p: Two-sided p value of Wilcoxon's signed-rank test, with Holm's correction for all
             comparisons of one call; None for fewer than `FEWEST` pairs.
-        effect: Matched-pairs rank-biserial correlation, from -1 (lower on every seed) to 1
-            (higher on every seed); None without a pair.
+        effect: Matched-pairs rank-biserial correlation over the seeds on which the two differ, from
+            -1 (lower on all of these) to 1 (higher on all); 0 if they never differ; None without a
+            pair.
         verdict: "lower" or "higher" for a significant difference, or "mean and ranks disagree" if
             its sign is not that of the effect; "not significant" for any other difference;
             "too few replicas" without p, or if no p of as many pairs could be significant.
