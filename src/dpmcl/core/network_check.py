@@ -8,6 +8,7 @@ rows out); and if the network differs from seed to seed in more than the values 
 parameters.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -44,6 +45,7 @@ from dpmcl.core.tree import equal, leaves, named_leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
 _NEAR_GRADIENT = 1e-2  # tolerance, relative to a parameter's gradient; kernels may differ
+_ROUNDING = 1e-6  # tolerance, relative to the largest gradient, for one that is rounding alone
 _KEEP_ROWS = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _SEPARATE_ROWS = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
@@ -497,13 +499,11 @@ def scalar_cost(outputs: Tensor) -> Tensor:
 
 def _check_same_gradient(grads: Theta, expected: Theta, rule: str, way_out: str) -> None:
     """Raise ModelError if gradients differ; gradients that are not finite pass."""
-    for part, found in grads.items():
-        part_grads = {
-            name: torch.zeros_like(found[name]) if grad is None else grad
-            for name, grad in expected[part].items()
-        }
-        sizes = [float(grad.norm()) for grad in part_grads.values() if grad.isfinite().all()]
-        least = 1e-6 * min(1.0, max(sizes, default=0.0))  # what is smaller is rounding
+    sizes = [float(grad.norm()) for grad in leaves(expected) if grad is not None]
+    rounding = _ROUNDING * max(filter(math.isfinite, sizes), default=0.0)
+    for part, part_grads in expected.items():
         for name, grad in part_grads.items():
-            if (found[name] - grad).norm() > _NEAR_GRADIENT * grad.norm() + least:
+            grad = torch.zeros_like(grads[part][name]) if grad is None else grad
+            difference = (grads[part][name] - grad).norm()
+            if difference > _NEAR_GRADIENT * grad.norm() + rounding:
                 raise ModelError(f"{rule}, and that of '{part}.{name}' differs; {way_out}.")
