@@ -78,11 +78,11 @@ class Updates:
     def _advance(self, updates: int) -> None:
         state = self.start
         for first in range(0, updates, AT_ONCE):
-            feed = self._feed(min(AT_ONCE, updates - first))
+            feed = self.feed(min(AT_ONCE, updates - first))
             state = self.engine.advance(self.phase.update, state, feed)
 
-    def _feed(self, steps: int) -> Feed:
-        """Return the first steps of what was drawn."""
+    def feed(self, steps: int) -> Feed:
+        """Return the first steps of what was drawn, at most `AT_ONCE`."""
         return Feed(self.drawn.first(steps), self.stream, self.model.dtype)
 
 

@@ -8,9 +8,9 @@ traced, batched in groups and divided among as many processes, on rows that were
 two are timed in turn. Also prints the time of the command without its start-up: the time beyond
 that of a command that stops after the first task, per update.
 
-The defaults, two groups of 13 replicas and five tasks, are the smallest for which the tasks after
-the first take longer than the start-up varies. They take about 200 CPU seconds. The paper's size is
---replicas 50 --tasks 20, in which the start-up is a smaller part.
+The defaults are a full group for each of two workers, and four tasks beyond the first. They take
+about 200 CPU seconds. The paper's size is --replicas 50 --tasks 20, in which the start-up is a
+smaller part.
 """
 
 import argparse

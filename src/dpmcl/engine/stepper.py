@@ -18,7 +18,7 @@ from dpmcl.methods._method import State, Update
 Steps = Iterable[tuple[dict[str, Batch], torch.Tensor]]
 """Batches and key of each update, in order."""
 
-_TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in about six
+_TRACE_AFTER = 10  # updates; tracing costs as much time as a trace saves in six to twelve
 _MAX_KNOWN = 8
 T = TypeVar("T")
 _UNTRACED = "An update is not traced, and runs slower: %s."
