@@ -45,7 +45,7 @@ from dpmcl.core.tree import equal, leaves, named_leaves, rebuilt, tree_map
 from dpmcl.exceptions import ModelError, reason
 
 _NEAR_GRADIENT = 1e-2  # tolerance, relative to a parameter's gradient; kernels may differ
-_ROUNDING = 1e-6  # tolerance, relative to the largest gradient, for one that is rounding alone
+_ROUNDING = 1e-6  # tolerance, relative to the part's largest gradient, for rounding alone
 _KEEP_ROWS = "keep the first dimension apart from the others (no x.squeeze() of all dimensions)"
 _SEPARATE_ROWS = (
     "compute each row by itself (normalise by nn.BatchNorm with running statistics, nn.GroupNorm "
@@ -499,9 +499,9 @@ def scalar_cost(outputs: Tensor) -> Tensor:
 
 def _check_same_gradient(grads: Theta, expected: Theta, rule: str, way_out: str) -> None:
     """Raise ModelError if gradients differ; gradients that are not finite pass."""
-    sizes = [float(grad.norm()) for grad in leaves(expected) if grad is not None]
-    rounding = _ROUNDING * max(filter(math.isfinite, sizes), default=0.0)
     for part, part_grads in expected.items():
+        sizes = [float(grad.norm()) for grad in part_grads.values() if grad is not None]
+        rounding = _ROUNDING * max(filter(math.isfinite, sizes), default=0.0)
         for name, grad in part_grads.items():
             grad = torch.zeros_like(grads[part][name]) if grad is None else grad
             difference = (grads[part][name] - grad).norm()
