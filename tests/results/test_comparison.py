@@ -128,11 +128,16 @@ def test_runs_of_two_versions_of_the_package_differ_in_a_setting(caplog) -> None
     assert differing_settings(entries({"a": old, "b": old})) == []
 
 
-def test_code_that_was_edited_between_two_runs_is_a_setting() -> None:
+def test_code_that_was_edited_between_two_runs_is_a_setting(caplog) -> None:
     net = "network 'plug:Net'"
     er, naive, joint = (
         replace(stored(method), code={method: {net: {"plug": digest}}})
         for method, digest in (("er", "one"), ("naive", "other"), ("joint", "one"))
     )
     assert differing_settings(entries({"a": er, "b": naive})) == [f"code of {net}"]
+    against.rows(entries({"a": er, "b": naive}), "er")
+    assert f"differ in code of {net}, so" in caplog.text
     assert differing_settings(entries({"a": er, "b": joint, "c": stored("si")})) == []
+    plain = replace(er, spec={**er.spec, "network": {"name": "mlp"}}, code={})
+    other = replace(er, spec={**er.spec, "network": {"name": "plug:Net"}})
+    assert differing_settings(entries({"a": other, "b": plain})) == ["network.name"]

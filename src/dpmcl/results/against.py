@@ -25,7 +25,10 @@ COLUMNS: Columns = {
 }
 """Columns of the table; the first four are text."""
 
-_COMMON = ("stream.", "network.", "evaluation.", *comparison.SHARED, comparison.VERSION)
+_COMMON = (
+    *("stream.", "network.", "evaluation.", *comparison.SHARED, comparison.VERSION),
+    *(f"{comparison.CODE}{part}" for part in ("network", "stream")),
+)
 """Beginnings of the settings that the methods of a run have in common."""
 
 

@@ -32,6 +32,9 @@ _DEFAULTS = {
 }
 """Default settings of every method. A spec lacks those that are None, or newer than the spec."""
 
+CODE = "code of "
+"""Beginning of the names under which an entry's settings have the hashes of the user's plugins."""
+
 _EVALUATED = ("held_out", "test_rows")
 """Settings of [evaluation] that decide on which rows errors are measured."""
 
@@ -176,7 +179,7 @@ def _settings(stored: Stored, method: str) -> dict[str, Any]:
         out |= {f"{table}.{key}": value for key, value in spec.get(table, {}).items()}
     changed = spec.get("methods", {}).get(method, {})
     code = {
-        f"code of {plugin}": hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()[:8]
+        f"{CODE}{plugin}": hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()[:8]
         for plugin, hashes in stored.code.get(method, {}).items()
         if hashes is not None
     }
@@ -224,7 +227,13 @@ def _description_of_data(entry: Entry) -> str:
 
 
 def _owner(key: str, entry: Entry) -> Any:
-    """Return the name of the stream, network or method to which a setting belongs."""
+    """Return what an entry must have in common with others that have a setting, to have it too.
+
+    It is the name of the stream, network or method to which the setting belongs. Of code, it is
+    that the entry uses the code: that others do not is told by the names of their plugins.
+    """
+    if key.startswith(CODE):
+        return key in entry.settings
     table = key.partition(".")[0]
     name = entry.settings.get(f"{table}.name") if table in ("stream", "network") else None
     plugin = entry.settings.get("method", entry.method)
