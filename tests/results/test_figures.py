@@ -123,8 +123,10 @@ def test_a_look_sets_the_axis_the_width_and_a_caption():
     figure = figures.curves(low, STREAM, figures.Look(ylim=(0.001, 2), log=True, caption="lr $1"))
     assert figure.axes[0].get_yscale() == "log" and figure.axes[1].get_ylim() == (0.001, 2)
     assert figure.get_supxlabel() == "lr $1"
-    narrow = figures.curves(RECORDS, STREAM, figures.Look(width=3.25))
+    narrow = figures.curves(RECORDS, STREAM, figures.Look(width=3.25, caption="lr $1"))
     narrow.draw_without_rendering()
+    (caption,) = (text for text in narrow.axes[1].texts if text.get_text() == "lr $1")
+    assert caption.get_window_extent().y0 > narrow.legends[0].get_window_extent().y1
     first, second = (ax.get_position() for ax in narrow.axes)
     assert first.y0 > second.y1 and narrow.get_figwidth() == 3.25
     limits = (1, 0), (0, float("nan")), (0, float("inf")), (0,), "ab", 5

@@ -161,8 +161,14 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
     legend(figure, lines, names, fontsize=9, ncols=min(columns, len(names)), loc=loc)
     figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
-        caption = textwrap.wrap(look.caption, int(look.width * 14))
-        figure.supxlabel("\n".join(caption), fontsize=7, color="#57606a", **PLAIN)
+        caption = "\n".join(textwrap.wrap(look.caption, int(look.width * 14)))
+        style = {"fontsize": 7, "color": "#57606a", **PLAIN}
+        if side_by_side:
+            figure.supxlabel(caption, **style)
+        else:  # the legend would be drawn over a label of the figure
+            label = axes[1].xaxis.label
+            axes[1].annotate(caption, (0.5, 0), xycoords=label, xytext=(0, -4),
+                             textcoords="offset points", va="top", ha="center", **style)  # fmt: skip
     return figure
 
 
