@@ -223,6 +223,30 @@ def test_a_network_whose_answers_have_a_small_unit_is_told_apart(tmp_path):
     refused(lambda: Learner.load(tmp_path, model=other), "other answers", error=ModelError)
 
 
+class Padded(Tokens):
+    """Tokens that begin with `start`, or with anything; a row of padding alone is an error."""
+
+    def __init__(self, start):
+        super().__init__(0)
+        self.start = start
+
+    def forward(self, x):
+        tokens = x.long()
+        if not (tokens != 0).any(1).all() or self.start not in (None, *tokens[:1, 0].tolist()):
+            raise ValueError("no tokens")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("start", [None, 7])
+def test_a_network_of_tokens_is_saved_and_loaded_that_takes_no_padding_alone(start, tmp_path):
+    x = np.random.default_rng(0).integers(1, 10, (40, 4)) * [[1, 1, 1, 0]]
+    x[:, 0] = 7
+    learner = Learner(Padded(start), before="head" if start else None, updates=3)
+    learner.learn(x, x[:, 1] % 2).save(tmp_path)
+    again = Learner.load(tmp_path, model=Padded(start), before="head" if start else None)
+    assert (again.predict_proba(x) == learner.predict_proba(x)).all()
+
+
 CHANGES = {
     "method.name": "os:system",
     "method.optimiser": "os:system",

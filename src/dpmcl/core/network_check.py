@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpmcl.core import keys
 from dpmcl.core.generators import forked
 from dpmcl.core.network_layers import (
     Parts,
@@ -109,6 +110,20 @@ def check(
                 _check_own_parameters(parts, x)
                 _check_gradients(parts, builds[1], x[:ROWS])
     return parts
+
+
+def made_up_inputs(rows: int, shape: Sequence[int]) -> Tensor:
+    """Return random inputs to try a network with, the same in each call.
+
+    They are in [0, 1), and in [1, 2) at every second position, so that no row of tokens has only
+    token 0, which often stands for padding.
+
+    Args:
+        rows: Number of inputs.
+        shape: Shape of one input.
+    """
+    x = keys.uniform(keys.derive(0, keys.Purpose.PROBE), (rows, *shape))
+    return x + (torch.arange(shape[0]) % 2).view(-1, *[1] * (len(shape) - 1))
 
 
 # ---- the state of a network ---------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpmcl.core.atomic import atomic
 from dpmcl.core.model import Model
+from dpmcl.core.network_check import made_up_inputs
 from dpmcl.core.part import Part
 from dpmcl.core.tree import at
 from dpmcl.data.stream import LIMIT
@@ -182,10 +183,9 @@ def _example(known: Knowledge, rows: int) -> Tensor:
     held, kind = known.held.x.cpu(), torch.uint8 if inputs.images else torch.float64
     if known.form.body is None and len(held):
         return held[torch.arange(rows) * len(held) // rows].to(kind)
-    generator = torch.Generator().manual_seed(rows)
+    x = made_up_inputs(rows, inputs.shape).to(torch.float64)
     if inputs.images:
-        return torch.randint(0, 256, (rows, *inputs.shape), generator=generator, dtype=kind)
-    x = torch.rand(rows, *inputs.shape, generator=generator, dtype=kind)
+        return (x * 128).to(kind)
     return x if scale is None else x * scale.x_deviation[0].cpu() + scale.x_mean[0].cpu()
 
 

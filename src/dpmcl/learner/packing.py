@@ -1,7 +1,8 @@
 """Conversion of a learner's knowledge to JSON and named tensors, and back."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -11,9 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dpmcl.core import fingerprint, keys, tree
+from dpmcl.core import fingerprint, tree
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
+from dpmcl.core.network_check import made_up_inputs
 from dpmcl.core.row_check import is_near
 from dpmcl.core.settings import NonNegative, Positive
 from dpmcl.core.tree import contiguous_copies, from_named
@@ -131,9 +133,8 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
         raise damaged(where, reason(error)) from None
     if state.frozen not in ("", _fingerprint_of_frozen(known)):
         raise _network_differs("frozen parameters or buffers have other values in it")
-    saved = tensors.get("tried", answers).to(answers)
-    answers = answers[: len(saved)]
-    # Random inputs and the learner's rows may be of different sizes, and so may the answers.
+    saved = tensors.get("answers", answers).to(answers)
+    # Made-up inputs and the learner's rows may be of different sizes, and so may the answers.
     pairs = zip(*(each.tensor_split([_EXAMPLE_ROWS]) for each in (answers, saved)), strict=True)
     if not all(is_near(now, then, then, _NEAR) for now, then in pairs):
         raise _network_differs("the same parameters give other answers in it")
@@ -162,7 +163,7 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         empty = replace(known.run, memories={})
         known = replace(known, run=empty, held=known.held.without_rows)
     answers, costs = _probe_answers(known)
-    out = tensors_of(known) | {"tried": answers, "cost": costs}
+    out = tensors_of(known) | {"answers": answers, "cost": costs}
     if known.groups and memory:
         out["holdout.then"] = torch.cat([group.then for group in known.groups])
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
@@ -181,15 +182,19 @@ def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
         output and a target: a class, 0, or the target of a stored row.
     """
     model, state = known.setup.model, tree.at(known.evaluated, 0)
-    probe = _probe_inputs(known.form.inputs.shape)
+    model = model.holding(state.buffers)
+    probe = made_up_inputs(_EXAMPLE_ROWS, known.form.inputs.shape)
     x = stored_inputs(known.form, probe).to(model.device, model.dtype)
     rows, tried = len(known.held.x), min(len(known.held.x), _HELD_ROWS)
     row = torch.arange(tried, device=model.device) * rows // max(tried, 1)
     held = replace(known.setup.stream, x=known.held.x, y=known.held.y)
     batch = held.batch(row, row >= 0, row * 0, model.dtype, replica=0)
-    pair = torch.arange(256, device=model.device)
+    outputs, pair = [], torch.arange(256, device=model.device)
     with torch.no_grad():
-        out = model.holding(state.buffers).predict(state.theta, torch.cat([x, batch.x]))
+        for inputs in filter(len, (x, batch.x)):
+            with suppress(Exception):  # a network need not take made-up inputs
+                outputs.append(model.predict(state.theta, inputs))
+        out = torch.cat(outputs)
         if known.form.kind == "regression":
             y = torch.cat([out.new_zeros(1, known.form.width), batch.y])
         else:
@@ -238,7 +243,7 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
         raise ValueError("the columns have another number of inputs")
     examples = Examples(tensors["held.x"].to(device), tensors["held.y"].to(device))
     if state.features:
-        form = with_body(config, form, _probe_inputs(form.inputs.shape).to(device))
+        form = with_body(config, form, made_up_inputs(_EXAMPLE_ROWS, form.inputs.shape).to(device))
     shape = form.inputs.shape if form.body is None else examples.x.shape[1:]
     fits = (
         examples.x.dim() > 1 and examples.x.shape[1:] == shape and str(examples.x.dtype) in _TYPES
@@ -247,12 +252,15 @@ def _knowledge(state: Packed, config: Config, tensors: Mapping[str, Tensor]) -> 
         raise ValueError("the rows have another form")
     if len(form.labels.names) > state.outputs:
         raise ValueError("there are more classes than outputs")
-    example = _probe_inputs(shape).to(device, config.floats)
     stream, splits = empty_stream(config, form, examples, state.outputs)
     if form.scale:
         scale = Scale(*(tensors[f"scale.{name}"].to(device) for name in Scale._fields))
         scaled = from_named(form.inputs.numeric.to(device), "scaled", tensors)
         stream = replace(stream, scale=scale, scaled=scaled)
+    example = made_up_inputs(_EXAMPLE_ROWS, shape).to(device, config.floats)
+    if len(examples.x):  # a network need not take made-up inputs
+        rows = torch.arange(len(examples.x), device=device)[None]
+        example = replace(stream, x=examples.x, y=examples.y, row=rows).example(config.floats)
     setup = setup_of(config, form, (stream, splits), example)
     like = setup.start
     if setup.method.restarts:
@@ -281,11 +289,6 @@ def _first_task(state: Packed, tensors: Mapping[str, Tensor]) -> Tensor:
     if not ((first_task >= -1) & (first_task < state.chunks)).all():
         raise ValueError("classes arrived with chunks that were not learned")
     return first_task
-
-
-def _probe_inputs(shape: Sequence[int]) -> Tensor:
-    """Return random inputs to check a network with, the same in each call."""
-    return keys.uniform(keys.derive(0, keys.Purpose.PROBE), (_EXAMPLE_ROWS, *shape))
 
 
 def _groups(state: Packed, like: Examples, tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:

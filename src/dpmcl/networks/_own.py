@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmcl.core.generators import forked
-from dpmcl.core.network_check import check_layers
+from dpmcl.core.network_check import check_layers, made_up_inputs
 from dpmcl.core.network_layers import hooks_of
 from dpmcl.core.part import PARTS
 from dpmcl.exceptions import ModelError, listed, reason, shown, unknown
@@ -56,8 +56,7 @@ def split_in_two(
     check_layers(members)
     (module,) = members
     like = next(module.parameters(), torch.zeros(()))
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand((4, *shape), generator=generator).to(like)
+    x = made_up_inputs(4, shape).to(like)
     original = copy.deepcopy(module)
     original.eval()
     name = before if before is not None else _last_linear(original, x)
