@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 import conftest
 from dpmcl.data.readers.datasets import read_dataset
@@ -130,6 +137,7 @@ class Endless(IterableDataset):
     ("dataset", "parts"),
     [
         (Endless(), ["map-style", "Endless", "list"]),
+        (DataLoader([([0.5], 1)]), ["map-style", "DataLoader", "give its `dataset`"]),
         ([], ["one at least"]),
         ({"train": [], "test": []}, ["single", "'train', 'test'", "pick"]),
         (

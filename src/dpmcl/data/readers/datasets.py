@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from dpmcl.core.model import Kind
 from dpmcl.data.labelled import Labelled, from_arrays, numbers_of
@@ -100,10 +100,11 @@ def _length(dataset: Any) -> int:
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         with suppress(TypeError, RuntimeError, ValueError):
             rows = len(dataset)
-    if rows == 0:
+    if rows == 0:  # of a loader, a list would have batches for items
+        way_out = "give its `dataset`" if isinstance(dataset, DataLoader) else "make a list of it"
         raise DataError(
             "A dataset must have a length and numbered items (map-style), and one at least, got a "
-            f"{type(dataset).__name__} without; make a list of it."
+            f"{type(dataset).__name__} without; {way_out}."
         )
     return rows
 
