@@ -161,7 +161,7 @@ CONDITIONS: Mapping[str, Condition] = {
         "dV/dt <= 0, that is -J_theta' dtheta + J_x' dx <= 1 (A.2.8)",
         lambda r: r["decrease"] + r["increase"],
         lambda r: r["dV_dt"] > 0,
-        "take smaller steps",
+        "take smaller steps, or change the task by less at a time (the second term)",
     ),
     "step": Condition(
         "-J_theta' dtheta <= 2 J (the most that Polyak's bound on a gradient step allows)",
