@@ -573,3 +573,44 @@ def test_second_derivatives_are_asked_for_where_they_are_needed(method, way, set
     with pytest.raises(ModelError, match=r"needs second derivatives.*no derivative of") as caught:
         run("no second derivative", settings=settings, method=method)
     assert way in str(caught.value)
+
+
+def half_square(x):
+    """x^2 / 2, by a backward function that may be differentiated once."""
+
+    class Once(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x.square() / 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+
+    return Once.apply(x)
+
+
+@pytest.mark.parametrize(
+    ("activation", "right"),
+    [(half_square, False), (lambda x: x.square() / 2, True), (torch.relu, True)],
+)
+def test_second_derivatives_that_pytorch_leaves_out_are_reported(activation, right, log_lines):
+    """torch.func, and torch.autograd too, take them as 0."""
+    spec = {"stream": {"name": "digits", "tasks": 2}, "training": {"updates": 2, "batch": 4}}
+    spec |= {"methods": {"dpmcl": {"third_term": "exact", "zeta": 1, "optimiser": "sgd"}}}
+    network = (
+        nn.Flatten(),
+        nn.Sequential(
+            nn.Linear(64, WIDTH), Layer(lambda _, x: activation(x)), nn.Linear(WIDTH, 10)
+        ),
+    )
+    dpmcl.run(spec, network=network, replicas=1)
+    reported = [line for line in log_lines if "not the changes of its gradient" in line]
+    assert len(reported) == (0 if right else 1)

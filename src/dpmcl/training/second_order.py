@@ -1,10 +1,15 @@
 """Gradients through inner updates, which need second derivatives and lose digits in float32."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from dpmcl.core.model import Theta
+from dpmcl.core.network_check import in_float64, scalar_cost
 from dpmcl.core.part import parameters_of
-from dpmcl.core.tree import leaves
+from dpmcl.core.tree import inner, leaves, tree_map
 from dpmcl.exceptions import ModelError, reason
 from dpmcl.methods._method import Method
 from dpmcl.optimisers.adagrad import Adagrad
@@ -13,6 +18,9 @@ from dpmcl.training.setup import Setup
 
 def check_second_derivatives(setup: Setup) -> None:
     """Check that the network has second derivatives if the method needs them.
+
+    Logs a warning if they are not those of its gradient, by finite differences. PyTorch takes what
+    a backward function leaves out (once_differentiable, detach) as 0.
 
     Args:
         setup: Setup of the run.
@@ -23,22 +31,60 @@ def check_second_derivatives(setup: Setup) -> None:
     graph, model = setup.method.graph, setup.model
     if graph is None:
         return
-    x, key = setup.stream.example(model.dtype), setup.seed.new_zeros(2)
+    parts, x = in_float64(model.parts, setup.stream.example(model.dtype))
+    model, key = replace(model, parts=parts, dtype=x.dtype), setup.seed.new_zeros(2)
 
-    def cost(moved: Theta, theta: Theta) -> torch.Tensor:
-        return model.predict({**theta, **moved}, x, key).sin().sum()
+    def cost(moved: Theta, theta: Theta) -> Tensor:
+        return scalar_cost(model.predict({**theta, **moved}, x, key).square())
 
-    def slope(theta: Theta) -> torch.Tensor:
+    def slope(theta: Theta) -> Tensor:
         grads = torch.func.grad(cost)({part: theta[part] for part in graph.moves}, theta)
         return torch.stack([leaf.sum() for leaf in leaves(grads)]).sum()
 
+    theta = parameters_of(parts)
     try:
-        torch.func.grad(slope)(parameters_of(model.parts))
+        curvature = torch.func.grad(slope)(theta)
     except Exception as error:  # layers without second derivatives raise errors of many types
         raise ModelError(
             f"{graph.cause} needs second derivatives, and this network has none: {reason(error)}; "
             f"use {graph.instead}."
         ) from error
+    if x.dtype == torch.float64 and not _is_gradient(curvature, slope, theta):
+        setup.warn(
+            f"{graph.cause} needs second derivatives, and those of the network are not the changes "
+            "of its gradient; if a backward function of its own is not differentiable "
+            f"(once_differentiable, detach), write it in PyTorch's functions, or use "
+            f"{graph.instead}.",
+            once="second",
+        )
+
+
+def _is_gradient(
+    gradient: Theta, function: Callable[[Theta], Tensor], theta: Theta, step: float = 1e-7
+) -> bool:
+    """Return True if a gradient agrees with central differences in one of three directions.
+
+    A difference may be wrong where it crosses a kink, as that of ReLU.
+    """
+    generator = torch.Generator().manual_seed(0)
+    nothing = 1e-4 * function(theta).abs()
+    for _ in range(3):
+        move = tree_map(
+            lambda leaf: (
+                torch.randn(leaf.shape, generator=generator).to(leaf)
+                * (leaf.square().mean().sqrt() + 1e-3)
+            ),
+            theta,
+        )
+        ahead, behind = (
+            function(tree_map(lambda leaf, by, s=sign: leaf + s * step * by, theta, move))
+            for sign in (1, -1)
+        )
+        expected = (ahead - behind) / (2 * step)
+        difference = (inner(gradient, move) - expected).abs()
+        if not difference > 1e-3 * expected.abs() + nothing:
+            return True
+    return False
 
 
 def noise_warning(method: Method, dtype: torch.dtype) -> str | None:
