@@ -258,3 +258,12 @@ def test_what_float32_cannot_tell_apart_is_refused_unless_it_is_scaled(make):
     check_digits(stream, torch.float64)
     with pytest.raises(DataError, match="float32 cannot"):
         dpmcl.run(stream, methods=["er"], replicas=1)
+
+
+def test_a_gap_filled_with_0_does_not_hide_that_digits_are_lost(log_lines):
+    """Times of today are moved by up to a minute, and the 0 widens their range to 54 years."""
+    filled = np.where(np.arange(len(FAR)) == 7, 0.0, FAR)
+    for values, warned in ((filled, True), (filled - FAR[0], False), (NEAR * (NEAR > 1), False)):
+        log_lines.clear()
+        check_digits(Stream.from_arrays(values[:, None], KIND, **ONE), torch.float32)
+        assert ["float32 cannot tell apart" in line for line in log_lines] == [True] * warned

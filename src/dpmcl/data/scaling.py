@@ -17,6 +17,7 @@ from dpmcl.exceptions import DataError, printable
 _LOG = logging.getLogger("dpmcl")
 _EPSILON = torch.finfo(torch.float64).eps
 _SHARE_OF_THE_RANGE = 1e-3
+_SAMPLED = 1_000  # rows, evenly spaced, in which the middle half is looked for
 _CLIPPED = 0.01  # largest share of clipped rows without a warning
 
 
@@ -111,6 +112,9 @@ def _moments(values: list[Tensor]) -> tuple[Tensor, Tensor]:
 def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
     """Check that the network's float type can hold inputs and targets that are not scaled.
 
+    Logs a warning if it cannot tell apart the middle half of the values of an input. A few other
+    values, such as those that fill gaps, can hide this from the check of all rows.
+
     Args:
         stream: Stream or labelled data to check.
         dtype: Float type of the network.
@@ -126,24 +130,48 @@ def check_digits(stream: Stream | Labelled, dtype: torch.dtype) -> None:
         if values.dtype != torch.float64 or dtype == torch.float64:
             continue
         low, high = values.aminmax(dim=0)
-        errors = [(v - v.to(dtype).to(v.dtype)).abs().amax(0) for v in pieces(values)]
-        error = torch.stack(errors).amax(0)
-        size = torch.maximum(low.abs(), high.abs())
-        constant = high - low <= 50 * _EPSILON * size  # up to rounding
-        lost = error.isinf() | ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))
-        if stream.scaled is not None:
-            lost &= ~stream.scaled
+        error = torch.stack([_rounding(rows, dtype) for rows in pieces(values)]).amax(0)
+        lost = _is_lost(stream, error, low, high)
         if lost.any():
             at = tuple(lost.nonzero()[0].tolist())
-            name = ", ".join(map(str, at))
-            if what == "Input" and stream.columns:
-                name = repr(stream.columns[at[0]])
             moved = error[at].item()
             cannot = f"tell apart (it moves them by up to {moved:.2g}); subtract an offset"
             if moved == math.inf:
                 cannot = "hold; give them in a larger unit"
             raise DataError(
-                f"{what} {name} of '{stream.name}' goes from {low[at].item()!r} to "
-                f"{high[at].item()!r}, which {str(dtype).removeprefix('torch.')} cannot {cannot}, "
-                "set dtype = 'float64', or have a table's columns scaled."
+                f"{_name(stream, what, at)} goes from {low[at].item()!r} to {high[at].item()!r}, "
+                f"which {str(dtype).removeprefix('torch.')} cannot {cannot}, set dtype = "
+                "'float64', or have a table's columns scaled."
             )
+        sample = values[:: -(-len(values) // _SAMPLED)].sort(dim=0).values
+        half = sample[len(sample) // 4 : -(-3 * len(sample) // 4)]
+        lost = _is_lost(stream, _rounding(half, dtype), half[0], half[-1])
+        if lost.any():
+            at = tuple(lost.nonzero()[0].tolist())
+            line = (
+                f"{_name(stream, what, at)} goes from {half[0][at].item()!r} to "
+                f"{half[-1][at].item()!r} in half of the rows, which "
+                f"{str(dtype).removeprefix('torch.')} cannot tell apart; if that matters, "
+                "subtract an offset, or set dtype = 'float64'."
+            )
+            _LOG.warning(line, extra={"once": line})
+
+
+def _rounding(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return by how much rounding to a type moves values (rows, ...) at most, (...)."""
+    return (values - values.to(dtype).to(values.dtype)).abs().amax(0)
+
+
+def _is_lost(stream: Stream | Labelled, error: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return the mask of values that are not scaled and are moved by too much for their range."""
+    constant = high - low <= 50 * _EPSILON * torch.maximum(low.abs(), high.abs())  # to rounding
+    lost = error.isinf() | ~constant & (error > _SHARE_OF_THE_RANGE * (high - low))
+    return lost if stream.scaled is None else lost & ~stream.scaled
+
+
+def _name(stream: Stream | Labelled, what: str, at: tuple[int, ...]) -> str:
+    """Return the name of an input or target in messages, as in "Input 2 of 'arrays'"."""
+    name = ", ".join(map(str, at))
+    if what == "Input" and stream.columns:
+        name = repr(stream.columns[at[0]])
+    return f"{what} {name} of '{stream.name}'"
