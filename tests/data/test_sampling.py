@@ -112,11 +112,17 @@ def test_a_seed_draws_the_same_alone_and_among_others(stream, options):
 
 def test_the_length_of_a_pass_does_not_depend_on_the_replicas_beside_it():
     unlike = own_rows_stream([[15, 30], [30, 15]])
-    draws = {"pass": Draw("new", 4, replace=False)}
+    draws = {
+        "pass": Draw("new", 4, replace=False),
+        "once": Draw("new", 4, replace=False, once=True),
+    }
     both, _ = drawn(unlike, seeds=(0, 1), task=0, draws=draws, steps=range(20))
     count = [both.row["pass"][r][both.present["pass"][r]].unique().numel() for r in (0, 1)]
     assert count == [9, 18]
     assert both.present["pass"][0, :3].sum() == both.present["pass"][0, 3:6].sum() == 9
+    assert both.present["once"].sum((1, 2)).tolist() == [9, 18]
+    once = [both.row["once"][r][both.present["once"][r]].unique().numel() for r in (0, 1)]
+    assert once == [9, 18]
 
 
 def test_seeds_tasks_phases_steps_and_draws_draw_apart(stream):

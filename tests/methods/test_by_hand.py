@@ -4,6 +4,7 @@ The network is y = V tanh(W x + b) + c; its derivatives are written out below. E
 function of NumPy arrays that does what the method's docstring says, by plain gradient descent.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_run, train
+from conftest import SHARES, own_rows_stream, same_bits, tiny_model, tiny_run, train
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Offer, empty
 from dpmcl.core.model import Model
-from dpmcl.core.tree import leaves, rebuilt, stack, tree_map
+from dpmcl.core.tree import at, leaves, rebuilt, stack, tree_map
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
@@ -536,6 +537,18 @@ def test_the_fisher_information_of_ewc_is_by_row_and_its_anchors_are_each_task_s
             for actual, desired in zip(leaves(ended.extra[name]), expected, strict=True):
                 np.testing.assert_allclose(actual.numpy(), desired, atol=1e-9)
         assert float(ended.extra["rows"]) == 0
+
+
+def test_the_fisher_information_does_not_depend_on_the_replicas_beside_it():
+    """One replica has 9 rows in the first task and 18 in the second, the other the reverse."""
+    both = own_rows_stream([[15, 30], [30, 15]])
+    one = replace(both, row=both.row[:1], task=both.task[:1])
+    together, alone = (
+        train(find("ewc")(**SMALL), tiny_model(stream), stream, split(stream, seeds, SHARES),
+              seeds, Looped()).theta
+        for stream, seeds in ((both, (0, 1)), (one, (0,)))
+    )  # fmt: skip
+    assert same_bits(at(together, 0), at(alone, 0))
 
 
 def test_sampled_targets_have_the_model_s_own_distribution():

@@ -48,6 +48,8 @@ class Draw:
             "estimated", by the change of the means since the last task. None to leave them.
         replace: True to draw with replacement. False to take all rows in a random order, with a new
             order in each pass; rows of weight 0 fill up the last update of a pass.
+        once: True to end after one pass without replacement: a replica with fewer rows than others
+            then draws rows of weight 0 while the others go on. False to begin another pass.
         of_one: "class", for source "background", to draw distinct rows of one random class;
             "task", for source "all", to draw rows of one random task, which all such draws of an
             update share; None to draw from all rows.
@@ -60,6 +62,7 @@ class Draw:
     like: str | None = None
     moved: Moved | None = None
     replace: bool = True
+    once: bool = False
     of_one: Literal["class", "task"] | None = None
 
     def __post_init__(self) -> None:
@@ -378,6 +381,8 @@ def _pick(draw: Draw, supply: Supply, context: _Context) -> _Picked:
         item, present = _pick_weighted(chance, context, n)
     elif not draw.replace:
         rank, present = _pick_in_passes(stop - start, supply, context, n)
+        if draw.once:
+            present &= context.step[:, None] * n < (stop - start)[:, None, None]
         item = start[:, None, None] + rank
     else:
         low, high = start[:, None, None], stop[:, None, None]

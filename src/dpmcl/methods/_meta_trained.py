@@ -126,7 +126,7 @@ class MetaTrained(TwoLoop, ABC):
     def evaluation_phases(self, model: Model, task: TaskInfo) -> Sequence[Phase]:
         if self.reading != "original" or len(self.rates) == 1:
             return super().evaluation_phases(model, task)
-        draws = {"seen": Draw("all", _ROWS_AT_ONCE, replace=False)}
+        draws = {"seen": Draw("all", _ROWS_AT_ONCE, replace=False, once=True)}
         updates = -(-task.rows_seen // _ROWS_AT_ONCE)
         return [Phase("rates", updates, draws, self._compare(model), trains=False)]
 

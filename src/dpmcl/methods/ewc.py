@@ -71,7 +71,7 @@ class EWC(Method):
             return state._replace(extra=extra)
 
         rows = min(task.rows, self.fisher_rows or task.rows)
-        draws = {"rows": Draw("new", self.batch, replace=False)}
+        draws = {"rows": Draw("new", self.batch, replace=False, once=True)}
         return [
             Phase("train", self.updates_of(task), {"new": self.new_rows()}, train),
             Phase("fisher", -(-rows // self.batch), draws, gather, trains=False),
