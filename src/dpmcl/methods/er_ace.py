@@ -29,7 +29,7 @@ class ERACE(Rehearsal):
     By default the new task's rows enter D_P while it is learned, since only b_P contrasts new
     classes with old ones. If each task has one class, C is that class and the unseen ones. When
     none is left unseen, J(b_N; C) is 0 and the class is learned from b_P alone; the run warns of
-    this.
+    this. A learner has unseen classes only if it was given them (`classes`).
 
     Deviations: C is derived from the classes seen, not from the order of class numbers. Masks apply
     from the first task on, as printed; in the authors' code, from the second. Masked logits are the
