@@ -79,6 +79,9 @@ def test_a_report_names_the_seeds_that_its_spec_does_not_repeat() -> None:
     part = replace(run, spec={**run.spec, "replicas": 4, "seed": 2})
     page = markdown({"a": part})["report.md"]
     assert "4 replicas from seed 2. Repeat it" in page
+    for spec in ({"stream": {"name": "python"}}, {"methods": {"strong": {"method": "__main__:A"}}}):
+        in_python = replace(run, spec={**run.spec, **spec})
+        assert "made in Python" in markdown({"a": in_python})["report.md"]
     assert "a also holds the seeds 0, 1, 6, 7, 8, of other calls" in page
 
 

@@ -231,7 +231,7 @@ def test_edited_code_of_a_module_of_ones_own_is_refused(make, module, tmp_path):
     dpmcl.run(spec, network=network(), out=tmp_path / "run", progress=fail_if_trained)
     if make == "module":
         changed = {"spec": spec, "network": network(slope=0.2)}
-        check_refused(tmp_path / "run", "network.digest", **changed)
+        check_refused(tmp_path / "run", "network.digest", "with their weights", **changed)
     module(NET.replace("leaky_relu(self", "leaky_relu(-self"))
     words = ("the network", "plug.py", "other code")
     check_refused(tmp_path / "run", *words, spec=spec, network=network(), replicas=2)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -140,8 +140,7 @@ def _overview(runs: Mapping[str, Stored]) -> _Section:
         texts.append(
             f"{displayed(name)}: {methods} on {displayed(stored.stream.name)}, "
             f"{len(stored.stream.tasks)} tasks{scenario}, {spec.get('replicas', '?')} replicas "
-            f"from seed {first}. Repeat it with: dpmcl run "
-            f"{shlex.quote(f'{name}/spec.toml')} --out {shlex.quote(f'again/{Path(name).name}')}"
+            f"from seed {first}. {_how_to_repeat(name, spec)}"
         )
         if others:
             texts.append(
@@ -149,6 +148,15 @@ def _overview(runs: Mapping[str, Stored]) -> _Section:
                 "calls; repeat them with --seed and --replicas."
             )
     return _Section("What was asked", texts)
+
+
+def _how_to_repeat(name: str, spec: Mapping[str, Any]) -> str:
+    """Return a sentence with the command that repeats a run."""
+    objects = "python" in (spec.get(table, {}).get("name") for table in ("stream", "network"))
+    if objects or "__main__:" in str(spec):
+        return "It was made in Python, by objects of a script; call dpmcl.run again to repeat it."
+    command = ["dpmcl", "run", f"{name}/spec.toml", "--out", f"again/{Path(name).name}"]
+    return f"Repeat it with: {shlex.join(command)}"
 
 
 def _protocol(runs: Mapping[str, Stored]) -> _Section:

@@ -191,7 +191,8 @@ def run(
             without a spec: naive, er, dpmcl and joint.
         network: A network's name, a table of a name and settings, or your own: a module, which is
             split before its last linear layer (settings={"network.before": "head"} names another),
-            two modules, or a function of (shape, outputs) that returns either.
+            two modules, or a function of (shape, outputs) that returns either. All replicas begin
+            with the weights of the modules; a function is called for each replica.
             settings={"network.frozen": ["backbone"]} freezes layers.
         cost: Cost of a row: a name, or your own function of (outputs, targets) that returns one
             number a row. None takes the spec's, by default cross entropy for classes and the

@@ -42,6 +42,13 @@ _FREE = (
 _MONITOR_DECIDES = ("exceeding", "beta", "interval", "rows", "patience")
 """Settings of [monitor] that decide whether a replica stops, unless exceeding = "say"."""
 
+_DIGESTS = {
+    "network.digest": " (of the modules passed as network, with their weights; call "
+    "torch.manual_seed before you make them)",
+    "stream.digest": " (of the data passed as a Stream)",
+}
+"""Explanations of settings that are fingerprints."""
+
 _ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
 
 
@@ -145,7 +152,7 @@ def refuse_difference(
         if theirs.get(key) != ours.get(key):
             raise FolderError(
                 f"{folder} holds a run with {key} = {theirs.get(key, 'nothing')!r}, "
-                f"got {ours.get(key, 'nothing')!r}; {way_out}"
+                f"got {ours.get(key, 'nothing')!r}{_DIGESTS.get(key, '')}; {way_out}"
             )
 
 
