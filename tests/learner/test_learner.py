@@ -362,6 +362,8 @@ def test_a_data_set_of_hugging_face_is_read_by_its_columns():
     refused(lambda: learner.learn(pink), "'blue', 'red'", "got 'pink' in row 1")
     learner = make_learner().learn(data.cast_column("hue", hues), "label").learn(pink)
     assert learner._known.form.inputs.columns == ("size", "hue=blue", "hue=pink", "hue=red")
+    inputs = {name: columns[name] for name in ("size", "hue")}
+    make_learner(updates=1).learn(inputs, NAMES).learn(data)  # the target was in no column before
     numbers = pink.cast_column("hue", hues).map(lambda row: {"hue": -1})
     refused(lambda: learner.learn(numbers), "'hue'", "missing")
     refused(lambda: learner.learn(data.rename_column("label", "kind"), None), "No column 'label'")

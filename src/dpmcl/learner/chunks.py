@@ -187,7 +187,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
     # the table is in memory; in a file it is a number.
     text = kind != "regression" and not isinstance(x, str | Path)
     text = labels.family == "strings" if labels.family else text
-    target = form.target if form is not None else "label" if is_hugging_face(x) else ""
+    target = (form.target if form is not None else "") or "label" * is_hugging_face(x)
     x = as_table(x)
     if y is None and isinstance(x, pa.Table):
         y = target or None
