@@ -411,6 +411,9 @@ def test_wrong_arguments_are_refused():
     )
     oml, rows = make_learner(method="oml"), (CLOUDS, NAMES)
     refused(lambda: oml.learn(*rows), "validation=0.2", "got neither", error=SpecError)
+    refused(
+        lambda: oml.learn(*rows, validation=CLOUDS), "inputs and their targets", error=SpecError
+    )
     refused(lambda: make_learner(validation=0.1), "leave it out", error=SpecError)
     refused(lambda: make_learner().learn(*rows, validation=rows), "leave it out", error=SpecError)
     refused(lambda: Learner(3), "a module, two modules", error=ModelError)

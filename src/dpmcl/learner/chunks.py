@@ -23,7 +23,7 @@ from dpmcl.data.readers.datasets import is_hugging_face, read_dataset
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
-from dpmcl.exceptions import DataError, SpecError, listed
+from dpmcl.exceptions import DataError, SpecError, listed, shown
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config
 from dpmcl.learner.inputs import Inputs, as_table, split_target
@@ -74,7 +74,7 @@ def read_chunk(config: Config, form: Form | None, x: Any, y: Any) -> tuple[Form,
 
 
 def check_validation(config: Config, rows: Any) -> None:
-    """Check that validation rows come from exactly one source, or from none if not needed.
+    """Check that validation rows come from one source, or from none if not needed, as a pair.
 
     Args:
         config: Arguments of the learner.
@@ -82,7 +82,7 @@ def check_validation(config: Config, rows: Any) -> None:
 
     Raises:
         SpecError: A method that trains on validation rows has no source of them, or two; or rows
-            were passed to another method.
+            were passed to another method, or without targets.
     """
     trains = config.method.trains_on_validation
     if trains and (config.validation is None) == (rows is None):
@@ -93,6 +93,11 @@ def check_validation(config: Config, rows: Any) -> None:
         )
     if not trains and rows is not None:
         raise SpecError("validation is for methods that train on validation rows; leave it out.")
+    if rows is not None and not (isinstance(rows, tuple | list) and len(rows) == 2):
+        raise SpecError(
+            f"validation must be inputs and their targets, got {shown(rows)}; give both, as in "
+            "learn(x, y, validation=(u, v))."
+        )
 
 
 def read_inputs(form: Form, x: Any) -> Tensor:
