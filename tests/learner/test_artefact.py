@@ -159,6 +159,12 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
         lambda: Learner.load(tmp_path, model=wider, method=Mine), "not the one", "shape",
         error=ModelError,
     )  # fmt: skip
+    other = nn.Linear(3, 8), nn.Linear(8, 8)
+    refused(
+        lambda: Learner.load(tmp_path, model=other, method=Mine),
+        "'state.theta.representation.weight' is not among what was saved",
+        error=ModelError,
+    )
 
 
 @pytest.mark.parametrize("y", [NAMES, CLOUDS[:, 0]], ids=["classes", "values"])

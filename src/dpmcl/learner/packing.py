@@ -128,9 +128,12 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
+        why = reason(error)
+        if isinstance(error, KeyError):  # of a tensor's name
+            why = f"{why} is not among what was saved"
         if not config.network.table:  # the checksum is right, so the user's network must be wrong
-            raise _network_differs(reason(error)) from None
-        raise damaged(where, reason(error)) from None
+            raise _network_differs(why) from None
+        raise damaged(where, why) from None
     if state.frozen not in ("", _fingerprint_of_frozen(known)):
         raise _network_differs("frozen parameters or buffers have other values in it")
     saved = tensors.get("answers", answers).to(answers)
