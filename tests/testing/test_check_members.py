@@ -38,6 +38,18 @@ class Broken(StreamSettings):
                 return replace(stream, trajectory=torch.arange(6))
             case "following":
                 return replace(stream, following=torch.arange(12))
+            case "array":
+                return replace(stream, x=stream.x.numpy())
+            case "kind":
+                return replace(stream, kind="clasification")
+            case "complex":
+                return replace(stream, x=stream.x + 1j)
+            case "float":
+                return replace(stream, row=stream.row.double())
+            case "vector":
+                return replace(stream, x=stream.x[:, 0])
+            case "twice":
+                return replace(stream, row=stream.row.roll(1).clamp(min=1))
             case "no stream":
                 return stream.x
         return replace(stream, x=stream.x / 0)
@@ -52,6 +64,12 @@ PROMISES = {
     "replicas": "its rows come task by task, for all replicas or for each",
     "trajectory": "`trajectory` has a number for each row of the pool",
     "following": "`following` leads to a row of the same `trajectory`",
+    "array": "`x` is a tensor",
+    "kind": "its `kind` is classification or regression",
+    "complex": "`x` has real numbers",
+    "float": "`row` is int64",
+    "vector": "inputs have a dimension beside the rows",
+    "twice": "a row is in one task, once, or it could be trained on and tested",
     "no stream": "`build` returns a Stream",
     "infinite": "finite",
 }

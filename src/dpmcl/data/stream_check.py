@@ -1,9 +1,11 @@
 """Check of the properties that every stream must have, for streams that a user's code makes."""
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
+from dpmcl.core.model import Kind
 from dpmcl.data.pools import pieces
 from dpmcl.data.stream import Stream
 
@@ -17,6 +19,8 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
     """
     if not isinstance(stream, Stream):
         return "`build` returns a Stream"
+    if broken := _broken_type(stream):
+        return broken
     row, task = stream.row, stream.task
     if not (
         row.shape == task.shape
@@ -28,6 +32,12 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
         return "its rows come task by task, for all replicas or for each, and no task is empty"
     if not (len(stream.x) == len(stream.y) and bool(((row >= 0) & (row < len(stream.x))).all())):
         return "row numbers are those of the pool, and each row has a target"
+    points = stream.trajectory is not None or stream.repeats  # which are split as wholes
+    if not points and not bool((row.sort(dim=1).values.diff(dim=1) > 0).all()):
+        return (
+            "a row is in one task, once, or it could be trained on and tested; set `repeats` if it "
+            "is in several, which puts it in the same split in all of them"
+        )
     pools = [pool for pool in (stream.x, stream.y) if pool.is_floating_point()]
     blocks = (rows for pool in pools for rows in pieces(pool))
     if not all(bool(rows.isfinite().all()) for rows in blocks):
@@ -41,7 +51,7 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
     for name in ("following", "trajectory"):
         number = getattr(stream, name)
         if number is not None and not (
-            isinstance(number, torch.Tensor)
+            isinstance(number, Tensor)
             and number.dtype == torch.int64
             and number.shape == stream.x.shape[:1]
             and bool((number >= 0).all())
@@ -59,4 +69,21 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
         )
     if stream.kind == "regression" and tuple(stream.y.shape[1:]) != (stream.outputs,):
         return "a target of a regression has as many numbers as the model has outputs"
+    return None
+
+
+def _broken_type(stream: Stream) -> str | None:
+    """Return the first property that the types of a stream's fields lack, as a sentence."""
+    if stream.kind not in get_args(Kind):
+        return f"its `kind` is {' or '.join(get_args(Kind))}"
+    for name in ("x", "y", "row", "task"):
+        values = getattr(stream, name)
+        if not isinstance(values, Tensor):
+            return f"`{name}` is a tensor"
+        if values.is_complex():
+            return f"`{name}` has real numbers"
+        if name in ("row", "task") and values.dtype != torch.int64:
+            return f"`{name}` is int64"
+    if stream.x.dim() < 2:
+        return "inputs have a dimension beside the rows"
     return None
