@@ -251,6 +251,13 @@ def test_a_network_of_tokens_is_saved_and_loaded_that_takes_no_padding_alone(sta
     learner.learn(x, x[:, 1] % 2).save(tmp_path)
     again = Learner.load(tmp_path, model=Padded(start), before="head" if start else None)
     assert (again.predict_proba(x) == learner.predict_proba(x)).all()
+    if start:
+        refused(
+            lambda: learner.save(tmp_path, memory=False),
+            "save it with memory=True",
+            error=ModelError,
+        )
+        Learner.load(tmp_path, model=Padded(start), before="head")
 
 
 CHANGES = {

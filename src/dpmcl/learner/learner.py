@@ -173,6 +173,7 @@ class Learner:
 
         Raises:
             FolderError: The folder cannot be written.
+            ModelError: The network takes no inputs but rows of the memory, which is not written.
         """
         if not memory:
             _LOG.warning(

@@ -183,6 +183,9 @@ def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
     Returns:
         Outputs (rows, outputs) for random inputs and stored rows, and the cost of 256 pairs of an
         output and a target: a class, 0, or the target of a stored row.
+
+    Raises:
+        ModelError: The network takes none of the inputs.
     """
     model, state = known.setup.model, tree.at(known.evaluated, 0)
     model = model.holding(state.buffers)
@@ -197,6 +200,12 @@ def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
         for inputs in filter(len, (x, batch.x)):
             with suppress(Exception):  # a network need not take made-up inputs
                 outputs.append(model.predict(state.theta, inputs))
+        if not outputs:
+            raise ModelError(
+                "A saved network is recognised by its answers, and this one answers neither to "
+                "made-up inputs nor to rows of the memory; save it with memory=True, and load it "
+                "with the network that was saved."
+            )
         out = torch.cat(outputs)
         if known.form.kind == "regression":
             y = torch.cat([out.new_zeros(1, known.form.width), batch.y])
