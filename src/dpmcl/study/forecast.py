@@ -123,7 +123,7 @@ def forecast_lines(jobs: Sequence[Forecast], processes: int) -> list[str]:
     total = max([sum(missing) / processes, *missing], default=0.0)
     lines.append(
         f"{len(missing)} of {len(jobs)} jobs are missing: about {_duration(total)} with "
-        f"{processes} processes, without evaluation."
+        f"{processes} process{'es' * (processes != 1)}, without evaluation."
     )
     return lines
 
