@@ -161,15 +161,20 @@ def curves(records: Mapping[str, Record], stream: StreamInfo, look: Look | None 
     legend(figure, lines, names, fontsize=9, ncols=min(columns, len(names)), loc=loc)
     figure.suptitle(_title(records, stream, look), fontsize=11 if side_by_side else 8, **PLAIN)
     if look.caption:
-        caption = "\n".join(textwrap.wrap(look.caption, int(look.width * 14)))
-        style = {"fontsize": 7, "color": "#57606a", **PLAIN}
-        if side_by_side:
-            figure.supxlabel(caption, **style)
-        else:  # the legend would be drawn over a label of the figure
-            label = axes[1].xaxis.label
-            axes[1].annotate(caption, (0.5, 0), xycoords=label, xytext=(0, -4),
-                             textcoords="offset points", va="top", ha="center", **style)  # fmt: skip
+        _draw_caption(figure, axes, look)
     return figure
+
+
+def _draw_caption(figure: "Figure", axes: Any, look: Look) -> None:
+    """Draw the caption below the axes; in a narrow figure the legend is below the caption."""
+    caption = "\n".join(textwrap.wrap(look.caption, int(look.width * 14)))
+    font: dict[str, Any] = {"fontsize": 7, "color": "#57606a", **PLAIN}
+    if look.width >= _NARROW:
+        figure.supxlabel(caption, **font)
+        return
+    # A label of the figure would be drawn over the legend.
+    below: Any = {"xytext": (0, -4), "textcoords": "offset points", "va": "top", "ha": "center"}
+    axes[1].annotate(caption, (0.5, 0), xycoords=axes[1].xaxis.label, **below, **font)
 
 
 def _title(records: Mapping[str, Record], stream: StreamInfo, look: Look) -> str:
