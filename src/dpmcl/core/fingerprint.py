@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 _BYTES_AT_ONCE = 1 << 26
 _PLAIN = (str, bytes, bool, int, float, type(None))
@@ -56,7 +57,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def persistent_id(self, value: Any) -> str | None:
         """Return a text for a tensor or a set of texts and numbers, and None for other objects."""
-        if isinstance(value, Tensor) and value.layout == torch.strided:
+        values_exist = isinstance(value, Tensor) and not is_lazy(value)
+        if values_exist and value.layout == torch.strided:
             out = hashlib.sha256()
             add(out, value)
             return out.hexdigest()
