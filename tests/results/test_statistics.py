@@ -88,6 +88,12 @@ def test_what_differs_by_rounding_alone_is_the_same() -> None:
     assert (ours.difference, ours.p, ours.effect, ours.verdict) == (0, 1, 0, "not significant")
 
 
+def test_differences_that_cancel_have_a_mean_of_exactly_0() -> None:
+    ours = dict(enumerate([0.2, 0.4, -0.6, 0.2, 0.2, -0.4, 0.0, 0.0]))
+    assert sum(ours.values()) != 0
+    assert compare({"a": ours, "b": dict.fromkeys(ours, 0.0)}, "b")[0].difference == 0
+
+
 def test_the_effect_by_hand() -> None:
     gaps = [1.0, 2.0, 3.0, -4.0]  # ranks 1 + 2 + 3 above 0, 4 below: (6 - 4) / 10
     ours = compare({"a": values_by_seed(np.array(gaps)), "b": values_by_seed(np.zeros(4))}, "b")[0]

@@ -144,7 +144,7 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
             against=against,
             pairs=len(gap),
             lost=len(values[name].keys() & values[against].keys()) - len(gap),
-            difference=float(gap.mean()) if len(gap) else None,
+            difference=_mean(gap) if len(gap) else None,
             interval=t_interval(gap) if len(gap) > 1 else None,
             p=corrected.get(name),
             effect=_rank_biserial(gap) if len(gap) else None,
@@ -196,6 +196,12 @@ def rounded(value: float) -> float:
     (False, True)
     """
     return float(f"{value:.9e}")
+
+
+def _mean(gaps: np.ndarray) -> float:
+    """Return the mean of differences; exactly 0 if they cancel but for rounding."""
+    mean = float(gaps.mean())
+    return 0.0 if abs(mean) < 1e-9 * float(np.abs(gaps).max()) else mean
 
 
 def _verdict(gaps: np.ndarray, p: float | None, tests: int) -> Verdict:
