@@ -106,6 +106,13 @@ def test_of_trials_with_the_same_cme_that_with_the_lowest_nte_is_best(tmp_path: 
     assert nte[0] > nte[1] and tuned["methods"]["naive"]["lr"] == 0.03
 
 
+def test_trials_with_the_same_errors_are_named_and_the_first_is_taken(tmp_path: Path, caplog):
+    search = Search(space={"training.lr": [1e-12, 1e-11]}, tasks=2, replicas=1)
+    tuned, _ = tune({**TABLE, "methods": ["er"]}, search, tmp_path)
+    assert "er has the same errors with training.lr 1e-12 or training.lr 1e-11" in caplog.text
+    assert tuned["methods"]["er"]["lr"] == 1e-12
+
+
 def test_a_search_of_more_trials_goes_through_the_rest_of_the_list(tmp_path: Path):
     table = {**TABLE, "methods": ["er"]}
     search = Search(space={"training.lr": [1e-5, 1e-4, 1e-3, 1e-2]}, tasks=2, replicas=1)

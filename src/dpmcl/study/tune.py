@@ -1,6 +1,7 @@
 """Search for settings, with the same space and the same number of trials for every method."""
 
 import itertools
+import logging
 import math
 import os
 import re
@@ -24,6 +25,8 @@ from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:
     import optuna
+
+_LOG = logging.getLogger("dpmcl")
 
 FIRST_SEED = 1_000_000
 """First seed of a search. Studies begin at 0, so their seeds differ."""
@@ -118,7 +121,8 @@ def tune(
     """Search settings for each method of a spec, and write the spec with the best ones.
 
     The score of a trial is its mean CME over seeds after the last of its tasks, on rows held out of
-    the *training* rows; of trials with the same CME, the one with the lowest NTE is the best.
+    the *training* rows; of trials with the same CME, the one with the lowest NTE is the best, and
+    of those with the same NTE too the first, with a warning.
     Validation rows, on which some methods train, and test rows are never used. The seeds start at
     `FIRST_SEED`. An interrupted search resumes.
 
@@ -163,14 +167,24 @@ def tune(
     tuned, lines = dict(base), []
     for name, journal in journals.items():
         for trial in journal.trials:
-            settings = ", ".join(f"{key} {value}" for key, value in trial.params.items())
-            lines.append(f"{name}: {settings}: {trial.value:.4g}")
-        best = min(journal.trials, key=lambda trial: scored[name, trial.number])
-        if not math.isfinite(scored[name, best.number].cme):
+            lines.append(f"{name}: {_settings_text(trial.params)}: {trial.value:.4g}")
+        lowest = min(scored[name, trial.number] for trial in journal.trials)
+        if not math.isfinite(lowest.cme):
             raise DpmclError(f"All trials of {name} diverged; search elsewhere, as with --vary.")
-        tuned = _tuned(tuned, name, best.params)
+        best = [trial.params for trial in journal.trials if scored[name, trial.number] == lowest]
+        if len(best) > 1:
+            _LOG.warning(
+                f"{name} has the same errors with {' or '.join(map(_settings_text, best))}, and "
+                "the first is taken; search on more tasks or replicas to tell them apart."
+            )
+        tuned = _tuned(tuned, name, best[0])
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    """Return the settings of a trial, for lines and messages."""
+    return ", ".join(f"{key} {value}" for key, value in settings.items())
 
 
 _Trial = tuple[str, int, Mapping[str, Any]]
