@@ -287,12 +287,11 @@ def refuse_other_data(folder: Path, before: Stored, now: StreamInfo, spec: Spec)
     )
 
 
-def warn_of_other_versions(folder: Path, before: Stored, trained: set[str]) -> set[str]:
+def warn_of_other_versions(before: Stored, trained: set[str]) -> set[str]:
     """Log a warning for each method with results of another version of dpmcl or PyTorch.
 
     Args:
-        folder: The run folder.
-        before: Its content.
+        before: Content of the run folder.
         trained: Methods that are about to be trained.
 
     Returns:
@@ -300,7 +299,7 @@ def warn_of_other_versions(folder: Path, before: Stored, trained: set[str]) -> s
     """
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     versions_by_method: dict[str, str] = {}
-    for entry in store.environment(folder):
+    for entry in before.environment:
         if isinstance(entry, dict) and str(entry.get("method")) in before.records:
             changed = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if changed:

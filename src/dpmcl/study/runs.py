@@ -250,7 +250,7 @@ class _Run:
                 _LOG.warning(
                     f"What {folder} held is kept in {earlier} until this run has finished."
                 )
-        self.mixed = identity.warn_of_other_versions(folder, self.before, trained)
+        self.mixed = identity.warn_of_other_versions(self.before, trained)
         used = {job_folder(folder, job.method, job.seeds) for job in self.jobs}
         for name in trained:
             for path in sorted(checkpoint_folder(folder, name).glob("*")):
