@@ -8,7 +8,14 @@ import numpy as np
 
 from dpmcl.results.comparison import Entry, errors_by_seed
 from dpmcl.results.paper import STREAMS, BySeed, Key, on_its_streams
-from dpmcl.results.statistics import LEVEL, differences, estimate, rounded, t_interval
+from dpmcl.results.statistics import (
+    LEVEL,
+    differences,
+    estimate,
+    mean_difference,
+    rounded,
+    t_interval,
+)
 from dpmcl.results.table import number
 
 Answer = Literal["yes", "no", "in direction", "not significant", "not run"]
@@ -158,7 +165,7 @@ def _gap(text: str, values: Mapping[str, BySeed], pair: tuple[str, str], printed
     if len(both) < 2:
         return Claim(text, "not run", _figures(both))
     gaps = differences(both[pair[0]], both[pair[1]])
-    difference = float(gaps.mean()) if len(gaps) else None
+    difference = mean_difference(gaps) if len(gaps) else None
     answer = _answer([math.copysign(1, printed) * gaps])
     if answer == "yes" and not 1 / _ABOUT <= gaps.mean() / printed <= _ABOUT:
         answer = "in direction"

@@ -144,7 +144,7 @@ def compare(values: Mapping[str, Mapping[int, float]], against: str) -> list[Com
             against=against,
             pairs=len(gap),
             lost=len(values[name].keys() & values[against].keys()) - len(gap),
-            difference=_mean(gap) if len(gap) else None,
+            difference=mean_difference(gap) if len(gap) else None,
             interval=t_interval(gap) if len(gap) > 1 else None,
             p=corrected.get(name),
             effect=_rank_biserial(gap) if len(gap) else None,
@@ -198,8 +198,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.9e}")
 
 
-def _mean(gaps: np.ndarray) -> float:
-    """Return the mean of differences; exactly 0 if they cancel but for rounding."""
+def mean_difference(gaps: np.ndarray) -> float:
+    """Return the mean of differences; exactly 0 if they cancel but for rounding.
+
+    Args:
+        gaps: At least one difference, as `differences` returns them.
+    """
     mean = float(gaps.mean())
     return 0.0 if abs(mean) < 1e-9 * float(np.abs(gaps).max()) else mean
 
@@ -212,7 +216,7 @@ def _verdict(gaps: np.ndarray, p: float | None, tests: int) -> Verdict:
     """
     if p is not None and p < 1 - LEVEL:
         effect = _rank_biserial(gaps)
-        if effect * gaps.mean() < 0:
+        if effect * mean_difference(gaps) < 0:
             return "mean and ranks disagree"
         return "lower" if effect < 0 else "higher"
     if p is None or tests * 2.0 ** (1 - len(gaps)) >= 1 - LEVEL:
