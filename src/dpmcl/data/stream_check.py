@@ -48,25 +48,8 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
         and stream.outputs == len(stream.classes)
     ):
         return "labels are numbers of its classes, 0 to outputs - 1, and each class has a name"
-    for name in ("following", "trajectory"):
-        number = getattr(stream, name)
-        if number is not None and not (
-            isinstance(number, Tensor)
-            and number.dtype == torch.int64
-            and number.shape == stream.x.shape[:1]
-            and bool((number >= 0).all())
-        ):
-            return f"`{name}` has a number for each row of the pool, int64 and at least 0"
-    follows, trajectory = stream.following, stream.trajectory
-    if follows is not None and not (
-        trajectory is not None
-        and bool((follows < len(stream.x)).all())
-        and torch.equal(trajectory[follows], trajectory)
-    ):
-        return (
-            "`following` leads to a row of the same `trajectory`, so that no training row moves to "
-            "a test row"
-        )
+    if broken := _broken_trajectory(stream):
+        return broken
     if stream.kind == "regression" and tuple(stream.y.shape[1:]) != (stream.outputs,):
         return "a target of a regression has as many numbers as the model has outputs"
     return None
@@ -86,4 +69,28 @@ def _broken_type(stream: Stream) -> str | None:
             return f"`{name}` is int64"
     if stream.x.dim() < 2:
         return "inputs have a dimension beside the rows"
+    return None
+
+
+def _broken_trajectory(stream: Stream) -> str | None:
+    """Return the first property that a stream's trajectories lack, as a sentence."""
+    for name in ("following", "trajectory"):
+        number = getattr(stream, name)
+        if number is not None and not (
+            isinstance(number, Tensor)
+            and number.dtype == torch.int64
+            and number.shape == stream.x.shape[:1]
+            and bool((number >= 0).all())
+        ):
+            return f"`{name}` has a number for each row of the pool, int64 and at least 0"
+    follows, trajectory = stream.following, stream.trajectory
+    if follows is not None and not (
+        trajectory is not None
+        and bool((follows < len(stream.x)).all())
+        and torch.equal(trajectory[follows], trajectory)
+    ):
+        return (
+            "`following` leads to a row of the same `trajectory`, so that no training row moves to "
+            "a test row"
+        )
     return None
