@@ -76,9 +76,8 @@ def _example(kind: str, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     classify = kind == "classification"
     width = max(width, 2) if classify else width
     generator = torch.Generator().manual_seed(0)
-    outputs, values = torch.randn(2, 2 * ROWS, width, generator=generator, dtype=like.dtype).to(
-        like
-    )
+    numbers = torch.randn(2, 2 * ROWS, width, generator=generator, dtype=like.dtype)
+    outputs, values = numbers.to(like)
     return 2 * outputs, torch.arange(2 * ROWS).to(like.device) % width if classify else values
 
 

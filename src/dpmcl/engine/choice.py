@@ -20,7 +20,7 @@ _LOG = logging.getLogger("dpmcl")
 _NEAR = 1e-2  # relative tolerance; rounding is far below it, though kernels differ
 _NOTHING = 1e-6  # share of the largest result below which a difference is rounding
 
-Results = tuple[list[torch.Tensor], list[torch.Tensor]]
+_Results = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Outputs of layers, and gradients of parameters."""
 
 MAX_REPLICAS = {False: 13, True: 5}
@@ -127,7 +127,7 @@ def _obstacle(model: Model, example: torch.Tensor) -> str | None:
     entered: list[str] = []
     names: list[str] = []
 
-    def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> Results:
+    def one_replica(theta: Theta, x: torch.Tensor, key: torch.Tensor) -> _Results:
         with record_layers(model.parts, entered) as outputs:
             model.predict(theta, x, key)
             model.predict(theta, x)

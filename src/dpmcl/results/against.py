@@ -26,8 +26,13 @@ COLUMNS: Columns = {
 """Columns of the table; the first four are text."""
 
 _COMMON = (
-    *("stream.", "network.", "evaluation.", *comparison.SHARED, comparison.VERSION),
-    *(f"{comparison.CODE}{part}" for part in ("network", "stream")),
+    "stream.",
+    "network.",
+    "evaluation.",
+    *comparison.SHARED,
+    comparison.VERSION,
+    f"{comparison.CODE}network",
+    f"{comparison.CODE}stream",
 )
 """Beginnings of the settings that the methods of a run have in common."""
 

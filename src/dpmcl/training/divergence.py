@@ -16,7 +16,7 @@ from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
-LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+_LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
 _CAUSES = {
     "not finite": (
@@ -77,7 +77,7 @@ def advanced(setup: Setup, update: Update, state: State, feed: Feed) -> State:
     """
     try:
         return setup.engine.advance(update, state, feed)
-    except LinAlgError as error:
+    except _LinAlgError as error:
         setup.warn(f"an update fails, as of numbers that diverge: {reason(error)}.", once="algebra")
         return _nan(state)
 
@@ -171,7 +171,7 @@ def _one_by_one(update: Update, state: State, feed: Feed) -> State:
         own = at(state, replica)
         try:
             states.append(update(own, feed.batches(0, replica), feed.key[replica, 0]))
-        except LinAlgError:
+        except _LinAlgError:
             states.append(_nan(own))
     return stack(states)
 

@@ -59,14 +59,12 @@ def check_second_derivatives(setup: Setup) -> None:
         )
 
 
-def _is_gradient(
-    gradient: Theta, function: Callable[[Theta], Tensor], theta: Theta, step: float = 1e-7
-) -> bool:
+def _is_gradient(gradient: Theta, function: Callable[[Theta], Tensor], theta: Theta) -> bool:
     """Return True if a gradient agrees with central differences in one of three directions.
 
     A difference may be wrong where it crosses a kink, as that of ReLU.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator, step = torch.Generator().manual_seed(0), 1e-7
     nothing = 1e-4 * function(theta).abs()
     for _ in range(3):
         move = tree_map(
