@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import SHARES, complaint, own_rows_stream
-from dpmcl.data.splits import hold_out, split
+from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
 from dpmcl.streams.digits import Digits
@@ -121,7 +121,7 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks(lengths, sizes):
         assert sum(len(rows_of(splits.named(name), replica, 0)) for name in PARTS) == rows
     far = split(replace(stream, trajectory=10**12 * (trajectory - 1)), [0, 1], SHARES)
     assert torch.equal(far.train.row, splits.train.row)  # whatever numbers name the trajectories
-    fewer = hold_out(splits, 0.3, trajectory)
+    fewer = split(replace(stream, trajectory=trajectory), [0, 1], SHARES, 0.3)
     for replica in range(2):
         for k in range(3):
             kept, held = (rows_of(fewer.named(name), replica, k) for name in ("train", "test"))
@@ -131,13 +131,31 @@ def test_rows_of_one_trajectory_are_in_one_split_in_all_tasks(lengths, sizes):
             assert len(numbers[0]) == math.floor(0.7 * sizes[0])
 
 
-def test_a_trajectory_that_would_be_in_two_splits_is_refused():
+def test_a_row_or_trajectory_that_would_be_in_two_splits_is_refused():
     stream = own_rows_stream([[40, 40]])
     trajectory = torch.cat([torch.arange(40) // 4, torch.arange(40) // 4 + 5])
-    with pytest.raises(DataError, match="All rows of a trajectory must be in one split; traj"):
+    with pytest.raises(DataError, match="A trajectory must be in the same split in all its tasks"):
         split(replace(stream, trajectory=trajectory), [0], SHARES)
     with pytest.raises(DataError, match=r"needs a trajectory to train.*has 2, of 3 at least"):
         split(replace(stream, trajectory=torch.arange(80) % 2), [0], SHARES)
+    row = torch.cat([torch.arange(40), torch.arange(20, 60)])[None]
+    with pytest.raises(DataError, match=r"A row must .*; row \d+ of .* the same rows"):
+        split(replace(stream, row=row, repeats=True), [0], SHARES)
+
+
+@pytest.mark.parametrize("trajectories", [False, True])
+def test_no_row_is_learned_in_one_task_and_held_out_in_another(trajectories):
+    stream = own_rows_stream([[40] * 3])
+    point = torch.arange(120) % 40
+    if trajectories:
+        stream = replace(stream, trajectory=point)
+    else:
+        stream = replace(stream, row=point[None], repeats=True)
+    splits = split(replace(stream, blur=0.3), [0, 1], SHARES, 0.25)
+    for replica in range(2):
+        parts = [set(point[splits.named(name).row[replica]].tolist()) for name in PARTS]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 32  # the 8 test rows are not used
+        assert splits.train.task[replica].diff().min() < 0  # some rows come in another task
 
 
 def test_blurred_boundaries_move_the_asked_share_to_the_neighbours():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import dpmcl
 from dpmcl.cli import app
-from dpmcl.data.splits import hold_out, split
+from dpmcl.data.splits import split
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.results import store
 from dpmcl.study.runs import run_all
@@ -60,9 +60,8 @@ def test_trials_are_scored_on_training_rows_alone():
 
 def test_a_task_with_one_training_row_is_refused():
     stream = dpmcl.Stream.from_arrays(torch.arange(6.0)[:, None], [0, 0, 0, 1, 1, 1])
-    splits = split(stream, (0,), (0.6, 0.2, 0.2))
     with pytest.raises(DataError, match="needs two training rows"):
-        hold_out(splits, 0.25, None)
+        split(stream, (0,), (0.6, 0.2, 0.2), held_out=0.25)
     for share in (0, 1, 1.5):
         with pytest.raises(SpecError, match="held_out"):
             Evaluation(held_out=share)

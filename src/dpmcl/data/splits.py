@@ -86,7 +86,12 @@ class Splits(NamedTuple):
         return rows
 
 
-def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, float]) -> Splits:
+def split(
+    stream: Stream,
+    seeds: Sequence[int],
+    shares: tuple[float, float, float],
+    held_out: float | None = None,
+) -> Splits:
     """Split each task's rows at random into training, validation and test rows.
 
     Each class of a task is split separately, so every split has all classes of the task. The counts
@@ -100,14 +105,30 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
         seeds: Seed of each replica.
         shares: Shares of training, validation and test rows, which add up to 1 (60/20/20 in the
             paper, section 4).
+        held_out: Share of each task's training rows, or trajectories, that become the test rows
+            instead, rounded up to at least one. None for the test rows of `shares`.
 
     Returns:
         The splits of all replicas.
 
     Raises:
-        DataError: A task, or a class of a task, has fewer than three rows (trajectories), a
+        DataError: A task, or a class of a task, has too few rows (trajectories), a row or a
             trajectory would be in two splits, or a background class is in a task.
     """
+    train, validation, test = _parts(stream, seeds, shares)
+    if held_out is not None:
+        train, test = _held_out(train, held_out, stream.trajectory)
+    if stream.repeats or stream.trajectory is not None:
+        _check_disjoint(stream, (train, validation, test))
+    if stream.blur:  # after the split, so that no row is learned in one task and tested in another
+        train, validation = (_blurred(rows, stream.blur) for rows in (train, validation))
+    return Splits(train, validation, test, _background(stream, len(seeds)))
+
+
+def _parts(
+    stream: Stream, seeds: Sequence[int], shares: tuple[float, float, float]
+) -> tuple[Rows, Rows, Rows]:
+    """Return the training, validation and test rows, each split in order of the task."""
     device = stream.row.device
     replicas, n = len(seeds), stream.row.shape[1]
     seed = torch.tensor(seeds, dtype=torch.int64, device=device)
@@ -142,30 +163,14 @@ def split(stream: Stream, seeds: Sequence[int], shares: tuple[float, float, floa
     every = Rows(row, task, _offsets(_counts(task, len(stream.tasks))))
     begins = [edge.gather(1, group_of) for edge in (train, count - test)]
     part = (rank >= begins[0]).long() + (rank >= begins[1])
-    parts = [every.where(part == number) for number in range(3)]
-    if stream.trajectory is not None:
-        _check_trajectories(stream, parts)
-    train_rows, validation_rows, test_rows = parts
-    if stream.blur:
-        train_rows, validation_rows = (
-            _blurred(rows, stream.blur) for rows in (train_rows, validation_rows)
-        )
-    return Splits(train_rows, validation_rows, test_rows, _background(stream, replicas))
+    return every.where(part == 0), every.where(part == 1), every.where(part == 2)
 
 
-def hold_out(splits: Splits, share: float, trajectory: Tensor | None) -> Splits:
-    """Return splits that hold out some of the training rows as test rows.
+def _held_out(train: Rows, share: float, trajectory: Tensor | None) -> tuple[Rows, Rows]:
+    """Return the training rows that are left, and those that are held out.
 
-    Args:
-        splits: Splits to change. Their test rows are dropped; their validation rows stay.
-        share: Share of each task's training rows to hold out, rounded up to at least one.
-        trajectory: Trajectory of each row of the pool, int64 (rows,); whole trajectories are then
-            held out. None if there are none.
-
-    Raises:
-        DataError: A task has fewer than two training rows (trajectories).
+    Raises DataError if a task has fewer than two training rows, or trajectories.
     """
-    train = splits.train
     task, rank, inside = train.arrivals()
     count = train.offset.diff(dim=1)
     if trajectory is not None:
@@ -180,7 +185,7 @@ def hold_out(splits: Splits, share: float, trajectory: Tensor | None) -> Splits:
         )
     train_count = torch.minimum((count * (1 - share)).floor().long().clamp(min=1), count - 1)
     first = rank < train_count.gather(1, task)
-    return Splits(train.where(first), splits.validation, train.where(~first), splits.background)
+    return train.where(first), train.where(~first)
 
 
 def _background(stream: Stream, replicas: int) -> Rows | None:
@@ -254,19 +259,19 @@ def _offsets(count: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(count[:, :1]), count.cumsum(1)], dim=1)
 
 
-def _check_trajectories(stream: Stream, parts: Sequence[Rows]) -> None:
-    """Raise DataError if a trajectory has rows in two splits of a replica."""
-    assert stream.trajectory is not None
+def _check_disjoint(stream: Stream, parts: Sequence[Rows]) -> None:
+    """Raise DataError if a row, or a trajectory, is in two splits of a replica."""
+    what, many = ("row", "rows") if stream.trajectory is None else ("trajectory", "trajectories")
     for replica in range(len(parts[0].row)):
         rows = [part.row[replica, : part.offset[replica, -1]] for part in parts]
-        number, splits = torch.cat([stream.trajectory[row].unique() for row in rows]).unique(
-            return_counts=True
-        )
+        if stream.trajectory is not None:
+            rows = [stream.trajectory[row] for row in rows]
+        number, splits = torch.cat([row.unique() for row in rows]).unique(return_counts=True)
         if (splits > 1).any():
             raise DataError(
-                "All rows of a trajectory must be in one split; trajectory "
+                f"A {what} must be in the same split in all its tasks; {what} "
                 f"{int(number[splits > 1][0])} of '{stream.name}' is in tasks with different "
-                "trajectories, and cannot be. Give all its tasks the same trajectories."
+                f"{many}, and cannot be. Give all its tasks the same {many}."
             )
 
 

@@ -16,7 +16,7 @@ from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
 from dpmcl.core.tree import tree_map
 from dpmcl.data.scaling import check_digits, fit_scale, warn_if_clipped
-from dpmcl.data.splits import Splits, hold_out, split
+from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.stream_check import broken_promise
 from dpmcl.engine import Engine, choose, device_of, group_size
@@ -416,7 +416,6 @@ def scaled_and_split(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tupl
         stream: Data of the spec.
         seeds: Seeds of the replicas.
     """
-    splits = split(stream, spec.split_seeds(seeds), spec.stream.split)
-    if spec.evaluation.held_out is not None:
-        splits = hold_out(splits, spec.evaluation.held_out, stream.trajectory)
+    held_out = spec.evaluation.held_out
+    splits = split(stream, spec.split_seeds(seeds), spec.stream.split, held_out)
     return fit_scale(stream, splits), splits
