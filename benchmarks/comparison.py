@@ -5,9 +5,11 @@
     python -m benchmarks.comparison sine --paper --replicas 10
     python -m benchmarks.comparison omniglot --paper --tasks 20 --updates 100 --replicas 8
     python -m benchmarks.comparison digits --bytes 340k --replicas 20
+    python -m benchmarks.comparison mnist --tasks 10 --classes 1 --updates 100 --replicas 8
 
-Runs all methods on five tasks of two classes. With --paper it runs the methods that show whether
-DPMCL's third term is worth its cost, on the stream and with the memory of the preset.
+Runs all methods on five tasks of two classes, or on those of --tasks and --classes. With --paper it
+runs the methods that show whether DPMCL's third term is worth its cost, on the stream and with the
+memory of the preset.
 
 Every method may use as many FLOPs a task as DPMCL does with the updates of the spec. All methods
 keep as many rows or, with --bytes, as many bytes of rows, notes and copied weights together. Rates
@@ -70,7 +72,9 @@ def table_of(stream: str, options: argparse.Namespace) -> dict[str, Any]:
     training: dict[str, Any] = {} if options.paper else {"memory": options.memory}
     if options.updates is not None:
         training["updates"] = options.updates
-    stream_table: dict[str, Any] = {} if options.paper else {"classes_per_task": 2, "tasks": 5}
+    stream_table: dict[str, Any] = {}
+    if not options.paper:
+        stream_table = {"classes_per_task": options.classes, "tasks": 5}
     if options.tasks is not None:
         stream_table["tasks"] = options.tasks
     return spec.with_changes(table, {"training": training, "stream": stream_table})
@@ -84,12 +88,15 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--updates", type=int, help="DPMCL's kappa; the preset's by default")
     parser.add_argument("--tasks", type=int, help="tasks of the stream")
+    parser.add_argument("--classes", type=int, default=2, help="classes a task, without --paper")
     parser.add_argument("--paper", action="store_true", help="is the third term worth its cost?")
     parser.add_argument("--every-rate", action="store_true", help="run all four rates too")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
     options = parser.parse_args()
     for stream in options.streams:
         name = stream if options.paper else f"{stream}-{options.bytes or options.memory}"
+        if options.tasks is not None and not options.paper:
+            name += f"-{options.tasks}-tasks"
         table = table_of(stream, options)
         limited, budget, lines = limit(Spec.parse(table), Budget.parse("flops"))
         if options.bytes is not None:
