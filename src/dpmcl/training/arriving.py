@@ -1,5 +1,6 @@
 """Test, then train: the error on new rows of the model that has not been trained on them yet."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,13 +40,10 @@ class Arriving(Observer):
                 f"training.passes = 1, got {setup.method.passes or 'draws with replacement'}; set "
                 "it, or leave `arriving` out."
             )
-        self._phase = [
-            next((n for n, phase in enumerate(phases) if _new_rows_draw(phase)), None)
-            for phases in setup.phases
-        ]
-        for task, number in enumerate(self._phase):
-            if number is not None:
-                _check_rows_come_once(setup, task, setup.phases[task][number])
+        self._draws = [_new_rows_draw(phases) for phases in setup.phases]
+        for task, draw in enumerate(self._draws):
+            if draw is not None:
+                _check_rows_come_once(setup, task, *draw)
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if _SUM in run.values:
@@ -55,13 +53,14 @@ class Arriving(Observer):
         return replace(run, values={**run.values, **empty})
 
     def stop(self, setup: Setup, position: Position, last: int) -> int:
-        counts = position.phase == self._phase[position.task]
+        draw = self._draws[position.task]
+        counts = draw is not None and position.phase == draw[0]
         return position.update + 1 if counts else last  # each update changes the model
 
     def after_segment(self, setup: Setup, run: RunState, segment: Segment) -> RunState:
         task, phase, _ = segment.before.position
-        name = _new_rows_draw(segment.phase)
-        if phase != self._phase[task] or name is None:
+        draw = self._draws[task]
+        if draw is None or phase != draw[0]:
             return run
         model, within = setup.model, setup.stream.within
 
@@ -71,7 +70,7 @@ class Arriving(Observer):
             mask = None if within is None else within[rows.task.flatten()]
             return torch.where(rows.w.flatten() > 0, model.errors(outputs, y, mask), 0)
 
-        batch = segment.feed.batches(0, slice(None))[name]
+        batch = segment.feed.batches(0, slice(None))[draw[1]]
         with torch.no_grad():
             errors = setup.engine.map(error, evaluated_states(setup, segment.before), batch)
         errors[~run.alive] = torch.nan
@@ -89,7 +88,7 @@ class Arriving(Observer):
             setup: Setup of the run.
             run: State at the end of the run.
         """
-        if None in self._phase:
+        if None in self._draws:
             return {}
         count = run.values[_COUNT]
         mean = np.where(count > 0, run.values[_SUM] / np.maximum(count, 1), np.nan)
@@ -99,19 +98,19 @@ class Arriving(Observer):
         return {SPLIT: Errors(setup.seeds, values, count)}
 
 
-def _new_rows_draw(phase: Phase) -> str | None:
-    """Return the name of a phase's draw of new training rows, if it has one."""
-    for name, draw in phase.draws.items():
-        if (draw.source, draw.split, draw.like) == ("new", "train", None):
-            return name
+def _new_rows_draw(phases: Sequence[Phase]) -> tuple[int, str] | None:
+    """Return the first phase that draws new training rows and the draw's name, if there is one."""
+    for number, phase in enumerate(phases):
+        for name, draw in phase.draws.items():
+            if (draw.source, draw.split, draw.like) == ("new", "train", None):
+                return number, name
     return None
 
 
-def _check_rows_come_once(setup: Setup, task: int, phase: Phase) -> None:
+def _check_rows_come_once(setup: Setup, task: int, number: int, name: str) -> None:
     """Raise SpecError if a phase draws a new row more than once, or no model can be tested."""
-    name = _new_rows_draw(phase)
-    assert name is not None
-    draw, method = phase.draws[name], setup.method_name
+    phase, method = setup.phases[task][number], setup.method_name
+    draw = phase.draws[name]
     updates = -(-setup.task_infos[task].rows // (draw.batch * (draw.block or 1)))
     if draw.replace:
         why = f"draw '{name}' of '{method}' is with replacement; take it from new_rows(),"
