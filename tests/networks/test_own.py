@@ -1,6 +1,7 @@
 """A user's own modules: split where they may be, used as they are, or refused."""
 
 import copy
+import textwrap
 import threading
 
 import pytest
@@ -377,6 +378,24 @@ def test_equal_networks_have_one_fingerprint():
     digests = [own_network(net()).digest for net in nets]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_a_script_that_moved_has_the_same_fingerprint():
+    source = """
+    class Kind:
+        {line}
+        def width(self): return {width}
+
+    def make(shape, outputs): return Kind().width()
+    """
+
+    def digest(path, line, width):
+        code = textwrap.dedent(source).format(line=f"__firstlineno__ = {line}", width=width)
+        namespace = {"__name__": "__main__", "__file__": path}  # as Python 3.13 runs a script
+        exec(compile("\n" * line + code, path, "exec"), namespace)
+        return own_network(namespace["make"]).digest
+
+    assert digest("a/net.py", 1, 3) == digest("b/net.py", 7, 3) != digest("a/net.py", 1, 4)
 
 
 def test_a_run_takes_modules_and_knows_them_again(tmp_path):

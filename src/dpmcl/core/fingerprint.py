@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -52,7 +52,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Leaves out of pickles what differs from process to process, or with an edit elsewhere.
 
     That is the place of a tensor in memory, the order of a set, the random number that cloudpickle
-    gives to a class of a script, and the line numbers of its code.
+    gives to a class of a script, and the file and line numbers of its code.
     """
 
     def persistent_id(self, value: Any) -> str | None:
@@ -69,14 +69,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         """Return what is pickled for a code object, a class or a function."""
         if isinstance(value, CodeType):
-            plain = value.replace(co_firstlineno=1, co_linetable=b"")
+            plain = value.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return self.dispatch_table[CodeType](plain)
         reduced = super().reducer_override(value)
-        if isinstance(value, type) and isinstance(reduced, tuple):
-            make, arguments, *rest = reduced
-            arguments = (None if _is_random_id(each) else each for each in arguments)
-            return make, tuple(arguments), *rest
-        return reduced
+        if not isinstance(reduced, tuple) or len(reduced) < 3:  # pickled by its name
+            return reduced
+        make, arguments, state, *rest = reduced
+        if isinstance(value, FunctionType):
+            arguments[1].pop("__file__", None)  # of the script, among the function's globals
+        elif isinstance(value, type):
+            arguments = tuple(None if _is_random_id(each) else each for each in arguments)
+            state[0].pop("__firstlineno__", None)  # which classes have from Python 3.13 on
+        return make, arguments, state, *rest
 
 
 def _is_random_id(argument: Any) -> bool:
