@@ -53,6 +53,18 @@ def test_a_run_and_a_learner_warn_of_inputs_that_are_cut_off(caplog):
     assert ["T (1);" in m for m in caplog.messages if "cut off" in m] == [True]
 
 
+@pytest.mark.parametrize("call", ["predict", "evaluate", "learn"])
+def test_a_learner_of_arrays_warns_of_inputs_that_are_cut_off(call, caplog):
+    metres = np.random.default_rng(0).normal(size=(20, 2, 2))
+    learner = dpmcl.Learner(updates=1, scale=True).learn(metres, [0, 1] * 10)
+    arguments = (metres * [1, 1000],) if call == "predict" else (metres * [1, 1000], [0, 1] * 10)
+    assert not caplog.messages
+    for _ in range(2):  # told once
+        getattr(learner, call)(*arguments)
+    (line,) = caplog.messages
+    assert "cut off there: input 0, 1 (1), input 1, 1 (1); the network cannot tell" in line
+
+
 @pytest.mark.parametrize("tasks", [3, 10])
 def test_images_are_drawn_a_strip_a_task(tasks):
     figure = sheet.draw(Digits(tasks=tasks).build([0]))

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -44,20 +44,21 @@ def fit_scale(stream: Stream, splits: Splits) -> Stream:
 
 
 def clipped_shares(stream: Stream) -> dict[str, float]:
-    """Return the share of rows that are clipped in each column of a table; none if it is 0.
+    """Return the share of rows that are clipped in each column or input; none if it is 0.
 
     Args:
         stream: The stream, of which the first replica's scale is used.
     """
-    if stream.scale is None or stream.scaled is None or not stream.columns:
+    if stream.scale is None or stream.scaled is None:
         return {}
     unseen, counts = replace(stream, view=None), list[Tensor]()
     number = torch.arange(len(stream.x), device=stream.x.device)
     for row in number.split(len(pieces(stream.x)[0])):
         batch = unseen.batch(row, row >= 0, row * 0, torch.float64, replica=0)
         counts.append(((batch.x.abs() >= LIMIT) & stream.scaled).double().sum(0))
-    shares = (torch.stack(counts).sum(0) / len(stream.x)).tolist()
-    return {name: share for name, share in zip(stream.columns, shares, strict=True) if share}
+    shares = torch.stack(counts).sum(0) / len(stream.x)
+    clipped = shares.nonzero().tolist()
+    return {_column(stream, at): shares[tuple(at)].item() for at in clipped}
 
 
 def clipping_note(shares: Mapping[str, float]) -> str:
@@ -66,7 +67,8 @@ def clipping_note(shares: Mapping[str, float]) -> str:
     Args:
         shares: Share of clipped rows in each column.
     """
-    names = ", ".join(f"{name} ({share:.2g})" for name, share in shares.items())
+    names = ", ".join(f"{name} ({share:.2g})" for name, share in [*shares.items()][:30])
+    names += f" and {len(shares) - 30} more" * (len(shares) > 30)
     return printable(
         f"share of rows beyond {LIMIT:g} deviations of the first task, cut off there: {names}"
     )
@@ -175,3 +177,8 @@ def _name(stream: Stream | Labelled, what: str, at: tuple[int, ...]) -> str:
     if what == "Input" and stream.columns:
         name = repr(stream.columns[at[0]])
     return f"{what} {name} of '{stream.name}'"
+
+
+def _column(stream: Stream, at: Sequence[int]) -> str:
+    """Return the name of a column of a table, or the number of an input, as in "input 0, 3"."""
+    return stream.columns[at[0]] if stream.columns else f"input {', '.join(map(str, at))}"

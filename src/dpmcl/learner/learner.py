@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpmcl import plugins
 from dpmcl.core.atomic import path_of
@@ -314,8 +315,7 @@ class Learner:
         with computing():
             known = with_group(learn_chunk(config, before, form, chunk), held_out)
         self._known, self._previous = known, (before,)
-        rows = replace(known.setup.stream, x=examples.x, y=examples.y)
-        self._clipped |= warn_if_clipped(rows, warned=self._clipped)
+        self._warn_if_clipped(known, examples.x)
         if before is not None:
             self._log_changes(before, known, examples)
         return self
@@ -336,6 +336,13 @@ class Learner:
                 grown,
                 limit,
             )
+
+    def _warn_if_clipped(self, known: Knowledge, x: Tensor) -> None:
+        """Log a warning, once for each column, if scaling clips more than a hundredth of rows."""
+        stream = known.setup.stream
+        y = stream.y.new_zeros(len(x), *stream.y.shape[1:])
+        rows = replace(stream, x=x.to(y.device), y=y)
+        self._clipped |= warn_if_clipped(rows, warned=self._clipped)
 
     # ---- prediction ------------------------------------------------------------------------------
 
@@ -405,7 +412,9 @@ class Learner:
     def _mean_and_std(self, x: Any) -> tuple[Array, Array]:
         """Return the mean and the standard deviation of the answers over replicas."""
         known = self._knowledge()
-        outputs = answers(known, read_inputs(known.form, x))
+        inputs = read_inputs(known.form, x)
+        self._warn_if_clipped(known, inputs)
+        outputs = answers(known, inputs)
         return outputs.mean(0).numpy(), outputs.std(0, correction=0).numpy()
 
     def evaluate(self, x: Any, y: Any = None) -> float:
@@ -422,6 +431,7 @@ class Learner:
         known = self._knowledge()
         form = replace(known.form, labels=replace(known.form.labels, fixed=False))
         _, examples = read_chunk(self._config, form, x, y)
+        self._warn_if_clipped(known, examples.x)
         return error(known, examples.x, examples.y)
 
     def score_then_learn(self, x: Any, y: Any = None) -> float:
