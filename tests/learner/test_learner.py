@@ -347,6 +347,14 @@ def test_a_data_set_of_pytorch_is_a_chunk():
     data = TensorDataset(torch.tensor(CLOUDS), torch.arange(60) // 20)
     learner = make_learner().learn(data)
     assert (learner.predict_proba(data) == learner.predict_proba(CLOUDS)).all()
+    views = [(x, x, label) for x, label in items]  # the second input was taken for the target
+    refused(lambda: make_learner().learn(views), "pairs (x, y)", "'list' have three parts")
+    several = torch.eye(3, dtype=torch.int64)[torch.arange(60) // 20]
+    learner = make_learner(kind="regression", updates=1).learn(CLOUDS, several)
+    pairs = TensorDataset(torch.tensor(CLOUDS), several)
+    assert learner.evaluate(pairs) == learner.evaluate(CLOUDS, several)
+    again = make_learner(kind="regression", updates=1).learn(pairs)
+    assert (again.predict(pairs) == learner.predict(CLOUDS)).all()
 
 
 def test_a_data_set_of_hugging_face_is_read_by_its_columns():

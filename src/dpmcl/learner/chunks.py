@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dpmcl.core import keys
+from dpmcl.core.model import Kind
 from dpmcl.data.labelled import (
     Labelled,
     kind_of,
@@ -113,7 +114,7 @@ def read_inputs(form: Form, x: Any) -> Tensor:
     """
     x = as_table(x)
     if isinstance(x, Dataset) or is_hugging_face(x):
-        x = read_dataset(x).x
+        x = _read_pairs(x, form.kind).x
     if form.target and isinstance(x, pa.Table) and form.target in x.column_names:
         x = x.drop_columns([form.target])
     values = form.inputs.read(x)
@@ -213,11 +214,23 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
         raise DataError(
             "A chunk needs targets; give them as y, or, of a table, the name of their column."
         )
-    data = read_dataset(x)
+    data = _read_pairs(x, kind)
     if data.kind == "regression":
         return data.x, data.y, ""
     names = np.array(data.classes) if data.text else labels_of_names(data.classes).originals()
     return data.x, names[data.y.numpy()], ""
+
+
+def _read_pairs(dataset: Any, kind: Kind | None) -> Labelled:
+    """Return a data set as inputs and targets; raise DataError if its items have a third part."""
+    # Float labels keep their type if they are read as numbers, also where they are classes.
+    data = read_dataset(dataset, kind="regression" if kind == "regression" else None)
+    if data.task is not None:
+        raise DataError(
+            "Items of a chunk must be pairs (x, y), since each chunk is one task, and those of "
+            f"'{data.name}' have three parts; leave out what is no input and no target."
+        )
+    return data
 
 
 def _check_amounts(target: str, labels: LabelMap) -> None:
