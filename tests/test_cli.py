@@ -223,7 +223,7 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("table STORED --rename dpmlc=DPMCL", ["No method or column 'dpmlc'", "'CME'"]),
         ("table STORED --rename CME=error --format json", ["column 'CME'", "'cme_mean'"]),
         ("plot STORED --what terms --ylim 0,1 --log", ["figure of errors takes log, ylim"]),
-        ("plot STORED --smooth nan", ["smooth", "at least 0", "nan"]),
+        ("plot STORED --smooth nan", ["smooth", "finite", "nan"]),
         ("stream digits --tasks 2 --out sheet.bmp", ["sheet.bmp"]),
     ],
 )  # fmt: skip

@@ -8,16 +8,16 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
-from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+import annotated_types as at
 import numpy as np
 
 from dpmcl.core.atomic import atomic
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
+from dpmcl.core.settings import Settings
 from dpmcl.exceptions import DpmclError, SpecError, needed_for, printable, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
@@ -83,7 +83,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Look(Settings):
     """Appearance of a figure of errors.
 
     Attributes:
@@ -99,32 +99,16 @@ class Look:
         SpecError: A number is out of range.
     """
 
-    smooth: float = 0.0
+    smooth: Annotated[float, at.Ge(0), at.Le(_SMOOTHEST)] = 0.0
     ylim: tuple[float, float] | None = None
     log: bool | None = None
-    width: float = 9.0
+    width: Annotated[float, at.Ge(2), at.Le(40)] = 9.0
     caption: str = ""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.smooth, Real) and 0 <= self.smooth <= _SMOOTHEST):
-            raise SpecError(
-                f"smooth must be a number of tasks, at least 0 and at most {_SMOOTHEST}, got "
-                f"{shown(self.smooth)}."
-            )
-        if not (isinstance(self.width, Real) and 2 <= self.width <= 40):
-            raise SpecError(f"width must be 2 to 40 inches, got {shown(self.width)}.")
-        if self.ylim is not None and not _is_range(self.ylim):
-            raise SpecError(
-                f"ylim must be finite numbers LOW,HIGH with LOW < HIGH, got {shown(self.ylim)}."
-            )
-
-
-def _is_range(value: Any) -> bool:
-    """Return True for two finite numbers in increasing order."""
-    if not (isinstance(value, tuple | list) and len(value) == 2):
-        return False
-    numbers = all(isinstance(number, int | float) for number in value)
-    return numbers and -inf < value[0] < value[1] < inf
+        super().__post_init__()
+        if self.ylim is not None and self.ylim[0] >= self.ylim[1]:
+            raise SpecError(f"ylim must be LOW,HIGH with LOW < HIGH, got {shown(self.ylim)}.")
 
 
 @drawing()

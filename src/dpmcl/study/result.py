@@ -1,7 +1,7 @@
 """The results of a run: tables, figures, and learners that continue its training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -162,16 +162,12 @@ class Result(Stored):
                 f"A figure shows errors, terms, stability or confusion, got {shown(what)}."
             )
         if what == "errors":
-            known = [field.name for field in fields(figures.Look)]
-            for name in look:
-                if name not in known:
-                    raise unknown("option", name, known, f"A figure has {', '.join(known)}.")
-            look.setdefault("caption", caption(self.spec))
-            appearance = figures.Look(smooth=smooth, **look)
+            options = {"caption": caption(self.spec), **look, "smooth": smooth}
+            appearance = figures.Look.from_table(options, "A figure of errors:")
             figure = figures.curves(self.records, self.stream, appearance)
         elif smooth or look:
-            options = ", ".join([*["smooth"] * bool(smooth), *look])
-            raise SpecError(f"Only a figure of errors takes {options}; leave it out for {what}.")
+            given = ", ".join([*["smooth"] * bool(smooth), *look])
+            raise SpecError(f"Only a figure of errors takes {given}; leave it out for {what}.")
         elif what == "confusion":
             figure = confusions(self.records, self.stream)
         else:
