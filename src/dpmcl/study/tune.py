@@ -147,23 +147,18 @@ def tune(
                 f"search that one by itself, as with --method {owner}."
             )
     journals = {name: _journal(name, search, folder) for name in base["methods"]}
-    scores = _scores(base, search, folder, run)
-    finished = [
-        (name, trial)
+    scored: dict[tuple[str, int], _Score] = {}
+    while trials := [
+        trial
         for name, journal in journals.items()
-        for trial in journal.trials
-        if trial.values
-    ]
-    scored = {}
-    if finished:  # raises an error if they were made with other settings, data or code
-        scored = scores([(name, trial.number, trial.params) for name, trial in finished])
-    while pending := [
-        trial for name in journals for trial in _pending(name, journals[name], search)
+        for trial in _trials(name, journal, search)
+        if trial[:2] not in scored
     ]:
-        new = scores(pending)
-        scored |= new
-        for name, number, _ in pending:
-            journals[name].tell(number, new[name, number].cme)
+        # Finished trials too: `run` refuses those of other settings, data or code.
+        results = run([_planned(trial, base, search, folder) for trial in trials])
+        for result, (name, number, _) in zip(results, trials, strict=True):
+            scored[name, number] = _score(result.records[name].test)
+            journals[name].tell(number, scored[name, number].cme, skip_if_finished=True)
     tuned, lines = dict(base), []
     for name, journal in journals.items():
         for trial in journal.trials:
@@ -232,13 +227,13 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     return journal
 
 
-def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
-    """Yield the trials to run next: interrupted ones, then new ones."""
+def _trials(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
+    """Yield the trials of a method: those that have begun, then those to run next."""
     import optuna
 
     states = optuna.trial.TrialState
-    interrupted = journal.get_trials(deepcopy=False, states=[states.RUNNING])
-    yield from ((name, trial.number, trial.params) for trial in interrupted)
+    begun = journal.get_trials(deepcopy=False, states=[states.COMPLETE, states.RUNNING])
+    yield from ((name, trial.number, trial.params) for trial in begun)
     waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
     remaining = search.count - len(journal.get_trials(deepcopy=False))
     for _ in range(waiting or min(remaining, _AT_ONCE)):
@@ -252,33 +247,18 @@ def _pending(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Tr
         yield name, trial.number, settings
 
 
-def _scores(
-    base: Mapping[str, Any],
-    search: Search,
-    folder: Path,
-    run: Callable[[Sequence[Planned]], list[Result]],
-) -> Callable[[Sequence[_Trial]], dict[tuple[str, int], _Score]]:
-    """Return a function that runs trials side by side and returns their scores by trial."""
-
-    def scores(trials: Sequence[_Trial]) -> dict[tuple[str, int], _Score]:
-        runs = []
-        for name, number, settings in trials:
-            table = _tuned({**base, "methods": {name: base["methods"][name]}}, name, settings)
-            changes = {
-                "seed": FIRST_SEED,
-                "replicas": search.replicas,
-                "stream": {"tasks": search.tasks},
-                "evaluation": {"held_out": HELD_OUT},
-            }
-            parsed = Spec.parse(spec.with_changes(table, changes))
-            label = f"{name.replace(':', '.')}-{number}"
-            runs.append(Planned(parsed, folder / label, label))
-        return {
-            (name, number): _score(result.records[name].test)
-            for result, (name, number, _) in zip(run(runs), trials, strict=True)
-        }
-
-    return scores
+def _planned(trial: _Trial, base: Mapping[str, Any], search: Search, folder: Path) -> Planned:
+    """Return the run of a trial."""
+    name, number, settings = trial
+    table = _tuned({**base, "methods": {name: base["methods"][name]}}, name, settings)
+    changes = {
+        "seed": FIRST_SEED,
+        "replicas": search.replicas,
+        "stream": {"tasks": search.tasks},
+        "evaluation": {"held_out": HELD_OUT},
+    }
+    label = f"{name.replace(':', '.')}-{number}"
+    return Planned(Spec.parse(spec.with_changes(table, changes)), folder / label, label)
 
 
 def _score(errors: Errors) -> _Score:
