@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import dpmcl
 from conftest import TINY_SPEC, refused
 from dpmcl.exceptions import FolderError
+from dpmcl.study.merging import merge
 from dpmcl.training import keeper, loop
 
 SPEC = {
@@ -151,6 +152,34 @@ def test_a_crash_while_a_folder_grows_keeps_what_was_there(tmp_path):
     whole = tmp_path / "whole"
     run(whole, replicas=2)
     assert (folder / "errors.parquet").read_bytes() == (whole / "errors.parquet").read_bytes()
+
+
+def test_a_merge_that_was_killed_is_completed_by_the_next(tmp_path, monkeypatch):
+    """It is killed at each step of writing, and in the middle of a copy."""
+    parts = [tmp_path / "0", tmp_path / "1"]
+    for seed, part in enumerate(parts):
+        run(part, seed=seed)
+
+    def files(folder: Path) -> dict[str, bytes]:
+        paths = {p for p in folder.rglob("*") if p.is_file() and p.name != "environment.json"}
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+    with failing() as disk:
+        merge(tmp_path / "all", parts)
+    real_copy, whole = shutil.copyfile, files(tmp_path / "all")
+
+    def half(source: Path, copy: Path) -> None:
+        copy.write_bytes(source.read_bytes()[:100])
+        raise Crash
+
+    for number in range(0, len(disk.done), 3):
+        folder = tmp_path / str(10 + number)
+        monkeypatch.setattr(shutil, "copyfile", real_copy if number else half)
+        with failing(number), suppress(Crash):
+            merge(folder, parts)
+        monkeypatch.setattr(shutil, "copyfile", real_copy)
+        merge(folder, parts)
+        assert files(folder) == whole
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dpmcl.core.atomic import atomic, sweep
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
 from dpmcl.results.record import select_seeds
 from dpmcl.results.store import Stored
-from dpmcl.study import identity, protocol
+from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.lock import locked
 from dpmcl.training.job import fingerprint_of_data, read_stream
@@ -45,6 +46,8 @@ def merge(into: Path, others: Sequence[Path]) -> list[str]:
     for name, folders in sources.items():
         target = into / name if name else into
         with locked(target):
+            sweep(target)
+            previous_results.complete_move(target)
             lines += _add_results(target, folders)
     return lines
 
@@ -82,6 +85,7 @@ def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
         if unknown:
             lines.append(f"{target}: code that cannot be compared ({', '.join(sorted(unknown))})")
         store.save_records(target, content.records)
+    if content.records:
         protocol.check_and_save(target, budget)
     return lines
 
@@ -159,5 +163,5 @@ def _copy_parameters(source: Path, target: Path) -> None:
     for file in sorted(files):
         copy = target / file.relative_to(source)
         if not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+            with atomic(copy) as temporary:
+                shutil.copyfile(file, temporary)
