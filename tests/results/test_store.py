@@ -110,6 +110,20 @@ def test_a_crash_may_leave_other_files_ahead_of_the_errors(tmp_path):
     assert len(loaded["er"].predictions["test"]) == 1
 
 
+def test_a_job_that_is_stored_while_the_folder_is_read(tmp_path, monkeypatch):
+    save(tmp_path, er=record(0))
+    real = store.errors_file.read
+
+    def read(path: Path, tasks: int) -> Any:
+        save(tmp_path, er=record(0, 1))
+        return real(path, tasks)
+
+    monkeypatch.setattr(store.errors_file, "read", read)
+    er = store.load(tmp_path).records["er"]
+    assert er.test.seeds == (0, 1)
+    assert er.work.keys() == er.diverged.keys() == {0, 1}
+
+
 def test_work_of_an_older_folder_and_of_another(tmp_path):
     save(tmp_path, er=record(0))
     work = {"gradient_evaluations": 3, "rows_backpropagated": 4}

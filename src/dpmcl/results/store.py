@@ -241,9 +241,10 @@ def _read(folder: Path) -> Stored:
         raise ValueError("spec.toml was edited after the run had written it; undo that")
     spec = tomllib.loads(text)
     info = _read_json(folder / "stream.json")
+    # A run may be storing a job: it writes the errors last, so the other files have their seeds.
+    errors = errors_file.read(folder / errors_file.FILE, len(info.tasks))
     work = _read_json(folder / "work.json", {})
     diverged = _read_json(folder / "divergence.json", {})
-    errors = errors_file.read(folder / errors_file.FILE, len(info.tasks))
     seeds = {name: splits["test"].seeds for name, splits in errors.items()}
     readings = monitor_file.read(folder / monitor_file.FILE, len(info.tasks), seeds)
     predictions = predictions_file.read(folder / predictions_file.FILE, seeds)
