@@ -77,10 +77,12 @@ def test_a_learner_whose_saving_fails_leaves_the_old_one_whole(tmp_path, monkeyp
         learner.save(tmp_path)
     assert (Learner.load(tmp_path).predict_proba(CLOUDS) == before).all()
     monkeypatch.undo()
-    killed = [atomic(tmp_path / name) for name in ("state-0.safetensors", artefact.FILE)]
+    names = ("state-0.safetensors", artefact.FILE, ".lock.json")
+    killed = [atomic(tmp_path / name) for name in names]
     assert all(save.__enter__().exists() for save in killed)
     learner.save(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    left = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
+    assert left == {".lock", artefact.FILE, "state"}
 
 
 def test_a_folder_that_is_saved_while_it_is_read_is_read_again(tmp_path, monkeypatch):

@@ -7,7 +7,9 @@ import torch
 from test_learner import CLOUDS, NAMES
 
 import dpmcl
-from conftest import TINY_SPEC
+from conftest import TINY_SPEC, refused
+from dpmcl.core.lock import locked
+from dpmcl.exceptions import FolderError
 
 
 def write(path, rows, kinds, **columns):
@@ -80,6 +82,20 @@ def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
         assert part in err
     assert before == sorted((file.name, file.read_bytes()) for file in (tmp_path / "m").iterdir())
     assert not (tmp_path / "n").exists()
+
+
+def test_one_process_at_a_time_writes_to_a_model(tmp_path, command):
+    """Of two that learn from the same model, the second would replace what the first has saved."""
+    write(tmp_path / "rows.csv", CLOUDS, NAMES)
+    assert command("learn", "m", "rows.csv", "--target", "kind", "--set", "updates=1")[0] == 0
+    learner = dpmcl.Learner.load(tmp_path / "m")
+    with locked(tmp_path / "m"):
+        status, _, err = command("learn", "m", "rows.csv")
+        assert status == 2
+        assert "m is being written to by process" in err
+        refused(lambda: learner.save(tmp_path / "m"), "is being written to", error=FolderError)
+        assert command("predict", "m", "rows.csv")[0] == 0
+    assert command("learn", "m", "rows.csv")[0] == 0
 
 
 def test_models_and_replicas_of_runs_are_exported(tmp_path, command):

@@ -9,9 +9,9 @@ import pytest
 
 import dpmcl
 from conftest import TINY_SPEC, interrupt
+from dpmcl.core.lock import locked
 from dpmcl.exceptions import FolderError, ModelError
 from dpmcl.networks.mlp import MLP
-from dpmcl.study.lock import locked
 
 FASTER = {**TINY_SPEC, "training": {"updates": 1, "batch": 4}}
 

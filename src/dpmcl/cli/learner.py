@@ -44,22 +44,26 @@ def learn(
     A tenth of the rows of each table, at most 50, is held out to test the model.
     """
     from dpmcl import Learner
+    from dpmcl.core.lock import locked
     from dpmcl.learner.artefact import FILE
     from dpmcl.training.spec import parse_assignment
 
-    if (model / FILE).is_file():
-        if method or set_:
-            raise SpecError(f"{model} is a model already; --method and --set are for a new one.")
-        learner = Learner.load(model)
-    else:
-        if target is None:
-            raise SpecError("A new model needs the column to predict, as in --target kind.")
-        settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
-        for text in set_ or []:
-            settings |= parse_assignment(text)
-        learner = Learner(**settings)
-    before = learner.score_then_learn(rows, target)
-    learner.save(model)
+    with locked(model):  # until it is saved, so that no table is lost
+        if (model / FILE).is_file():
+            if method or set_:
+                raise SpecError(
+                    f"{model} is a model already; --method and --set are for a new one."
+                )
+            learner = Learner.load(model)
+        else:
+            if target is None:
+                raise SpecError("A new model needs the column to predict, as in --target kind.")
+            settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
+            for text in set_ or []:
+                settings |= parse_assignment(text)
+            learner = Learner(**settings)
+        before = learner.score_then_learn(rows, target)
+        learner._write(model)
     error = "" if before != before else f" (error before it was learned: {before:.3g})"
     typer.echo(printable(f"{learner!r}{error}"))
 

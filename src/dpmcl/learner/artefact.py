@@ -29,7 +29,7 @@ from dpmcl.methods._method import Method
 
 FILE = "learner.json"
 
-_OLD = ("state-*.safetensors", ".state-*.safetensors", ".learner.*.json")
+_OLD = ("state-*.safetensors", ".state-*.safetensors", ".learner.*.json", "..lock.*.json")
 """Files of earlier saves, and the temporary files of those that were killed (`core.atomic`)."""
 
 
@@ -140,7 +140,7 @@ def restore(
 
 
 def write(path: Any, about: About, content: bytes) -> Path:
-    """Write a learner to a folder atomically.
+    """Write a learner to a folder atomically, while the caller holds the folder's lock.
 
     Args:
         path: The folder. A learner in it is replaced.

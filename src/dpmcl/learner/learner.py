@@ -13,6 +13,7 @@ from torch import Tensor
 from dpmcl import plugins
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import DeviceName, EngineName
+from dpmcl.core.lock import locked
 from dpmcl.core.model import Kind
 from dpmcl.core.threads import threads
 from dpmcl.data.labelled import warn_if_reordered
@@ -173,7 +174,7 @@ class Learner:
             The folder.
 
         Raises:
-            FolderError: The folder cannot be written.
+            FolderError: The folder cannot be written, or another process writes to it.
             ModelError: The network takes no inputs but rows of the memory, which is not written.
         """
         if not memory:
@@ -181,6 +182,11 @@ class Learner:
                 "Saved without its memory: what the loaded learner learns next is not balanced by "
                 "rows of the past."
             )
+        with locked(path_of(path)):
+            return self._write(path, memory)
+
+    def _write(self, path: str | Path, memory: bool = True) -> Path:
+        """Write the learner to a folder that is locked."""
         about, content = artefact.describe(self._config, self._known, memory=memory)
         return artefact.write(path, about, content)
 

@@ -155,7 +155,7 @@ _SCHEMAS = {
 """Schema of each JSON file."""
 
 LOCKS = (".lock", ".lock.json")
-"""Files that lock a run folder while a process writes to it (`dpmcl.study.lock`)."""
+"""Files that lock a run folder while a process writes to it (`dpmcl.core.lock`)."""
 
 _READ = (*_SCHEMAS, errors_file.FILE, monitor_file.FILE, predictions_file.FILE)
 """Files of results, which are read together."""

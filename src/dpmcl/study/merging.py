@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcl.core.atomic import atomic, sweep
+from dpmcl.core.lock import locked
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import merge as merge_records
@@ -14,7 +15,6 @@ from dpmcl.results.record import select_seeds
 from dpmcl.results.store import Stored
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
-from dpmcl.study.lock import locked
 from dpmcl.training.job import fingerprint_of_data, read_stream
 from dpmcl.training.spec import Spec
 

@@ -15,6 +15,7 @@ import torch
 from dpmcl.core.allocation import report_out_of_memory
 from dpmcl.core.atomic import sweep, write_text
 from dpmcl.core.choices import Where
+from dpmcl.core.lock import locked
 from dpmcl.core.model import Theta
 from dpmcl.core.precision import arithmetic
 from dpmcl.core.threads import threads
@@ -29,7 +30,6 @@ from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
 from dpmcl.study.environment import describe
 from dpmcl.study.executor import Assignment, execute
-from dpmcl.study.lock import locked
 from dpmcl.study.result import Result
 from dpmcl.study.shard import Shard
 from dpmcl.training.checkpoints import checkpoint_folder, job_folder, refuse_removed

@@ -1,4 +1,4 @@
-"""Allow only one process at a time to write to a run folder."""
+"""Allow only one process at a time to write to the folder of a run or a learner."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from dpmcl.exceptions import FolderError
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run folder during a block; create the folder if it does not exist.
+    """Lock a folder during a block; create the folder if it does not exist.
 
     The system frees the lock of a process that died. A folder that was created for the block is
-    removed again if no run was stored in it.
+    removed again if nothing was stored in it.
 
     Args:
-        folder: The run folder.
+        folder: The folder of a run or a learner.
 
     Raises:
         FolderError: Another process, named in the message, has locked the folder, or it cannot be
@@ -34,12 +34,12 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout:
         raise FolderError(
             f"{folder} is being written to by process {_holder(folder)}; wait until it has ended, "
-            "or choose another folder with --out."
+            "or choose another folder."
         ) from None
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FolderError(
-            f"{folder} cannot be written ({reason}); choose another folder with --out."
+            f"{folder} cannot be written ({reason}); choose another folder."
         ) from None
     try:
         write_text(folder / ".lock.json", json.dumps({"pid": os.getpid()}) + "\n")
@@ -50,9 +50,9 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             lock.release()
         # An error may have come before anything was stored.
-        if created and not (folder / "spec.toml").exists():
-            with suppress(OSError):
-                (folder / ".lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            if created and [path.name for path in folder.iterdir()] == [".lock"]:
+                (folder / ".lock").unlink()
                 for path in created:
                     path.rmdir()
 

@@ -8,13 +8,13 @@ import pytest
 
 import dpmcl
 from conftest import TINY_SPEC, refused
+from dpmcl.core.lock import locked
 from dpmcl.exceptions import FolderError
-from dpmcl.study.lock import locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from dpmcl.study.lock import locked
+from dpmcl.core.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
