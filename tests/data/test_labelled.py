@@ -10,7 +10,7 @@ from conftest import complaint
 from dpmcl.data import pools
 from dpmcl.data.field import Field
 from dpmcl.data.labelled import Labelled, from_arrays
-from dpmcl.data.readers.tables import read_table
+from dpmcl.data.readers.tables import TableSettings, read_table
 
 NAN, INF = float("nan"), float("inf")
 
@@ -174,7 +174,8 @@ def test_floats_that_may_be_classes_are_said_to_be_a_regression(y, settings, war
     assert from_arrays(np.ones((40, 2)), y, **settings).kind == "regression"
     sources = 1
     if y.ndim == 1:
-        assert read_table({"x": np.arange(40), "y": y}, target="y", **settings).kind == "regression"
+        columns = TableSettings(target="y", **settings)
+        assert read_table({"x": np.arange(40), "y": y}, columns).kind == "regression"
         sources = 2
     assert sum("they are few whole numbers (0, 1" in line for line in caplog.messages) == (
         sources if warned else 0

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -249,13 +249,12 @@ class Stream:
             DataError: The table cannot be used.
             SpecError: The settings are invalid.
         """
-        from dpmcl.data.readers.tables import read_table
+        from dpmcl.data.readers.tables import TableSettings, read_table
 
         settings = _settings(scenario, task)
-        data = read_table(
-            table, target=target, task=task, kind=kind, ignore=ignore, scale=scale, name=name
-        )
-        return cls.of(data, settings)
+        ignored = cast("tuple[str, ...]", ignore)  # checked by `TableSettings`
+        columns = TableSettings(target=target, task=task, ignore=ignored, kind=kind, scale=scale)
+        return cls.of(read_table(table, columns, name), settings)
 
     @classmethod
     @threads(1)

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.readers.table_sources import SUFFIXES
-from dpmcl.data.readers.tables import Roles, read_table
+from dpmcl.data.readers.tables import TableSettings, read_table
 from dpmcl.data.scenario import check_task_column
 from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(LabelledSettings):
+class Table(TableSettings, LabelledSettings):
     """Your own table, in a CSV or Parquet file; predicts one column from the others.
 
     Inputs are in the table's order of columns. A column of numbers becomes one input, true/false
@@ -51,26 +51,13 @@ class Table(LabelledSettings):
     suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
     path: Text
-    target: Text
-    task: str | None = None
-    kind: Literal["classification", "regression"] | None = None
-    ignore: tuple[str, ...] = ()
-    scale: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Roles(target=self.target, task=self.task, ignore=self.ignore)  # raises if they conflict
         check_task_column(self.task, self.scenario)
 
     def read(self) -> Labelled:
-        return read_table(
-            Path(self.path),
-            target=self.target,
-            task=self.task,
-            kind=self.kind,
-            ignore=self.ignore,
-            scale=self.scale,
-        )
+        return read_table(Path(self.path), self)
 
 
 plugin = Table

@@ -12,7 +12,8 @@ from pyarrow import parquet
 import conftest
 import dpmcl
 from dpmcl import DataError, SpecError
-from dpmcl.data.readers.tables import read_table
+from dpmcl.data.readers import tables
+from dpmcl.data.readers.tables import TableSettings
 from dpmcl.streams.table import Table
 
 SMALL = {"size": [1.5, 2.5, 0.5], "sweet": [True, False, True], "kind": ["pear", "apple", "pear"]}
@@ -22,6 +23,10 @@ def written(path: Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def read_table(source, **settings):
+    return tables.read_table(source, TableSettings(**settings))
 
 
 def refused(source, *parts: str, target: str = "y", error=DataError, **options) -> None:

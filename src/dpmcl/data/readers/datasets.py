@@ -22,7 +22,7 @@ from dpmcl.data.readers.gathering import Gathering
 from dpmcl.data.readers.images import Decoding, pixels
 from dpmcl.data.readers.pil_images import open_image
 from dpmcl.data.readers.table_sources import is_table, memory_source
-from dpmcl.data.readers.tables import read_table
+from dpmcl.data.readers.tables import TableSettings, read_table
 from dpmcl.exceptions import DataError, listed
 
 _ROWS_AT_ONCE = 64
@@ -293,7 +293,7 @@ def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | N
     if x is None:
         input_classes = {column: classes[column] for column in {*classes} - {y, task}}
         table = _with_class_names(dataset[:], input_classes)
-        data = read_table(table, target=y, task=task, kind=kind, name=title)
+        data = read_table(table, TableSettings(target=y, task=task, kind=kind), title)
     else:
         mode = features[x].mode if x in images else None
         parts = _gather(_arrow_rows(dataset, fields, title), len(dataset), title, mode)

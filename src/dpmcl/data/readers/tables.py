@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from dpmcl.core.model import Kind
 from dpmcl.core.settings import Settings
 from dpmcl.data.field import Field
-from dpmcl.data.labelled import Labelled, check_kind, warn_if_classes
+from dpmcl.data.labelled import Labelled, warn_if_classes
 from dpmcl.data.read_errors import reading
 from dpmcl.data.readers.table_columns import FEW_NUMBERS, Column
 from dpmcl.data.readers.table_fields import CATEGORIES, field_of, inputs_of_column
@@ -25,21 +25,27 @@ _SHOWN = 100  # largest number of names in a line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roles(Settings):
-    """Columns of a table that are not inputs.
+class TableSettings(Settings):
+    """Settings that decide how a table is read.
 
     Attributes:
-        target: Column to predict.
+        target: Column to predict: classes, or for regression numbers, which become (rows, 1),
+            float32 or float64 like inputs.
         task: Column with the task of each row, or None.
         ignore: Columns to leave out.
+        kind: "classification" or "regression". None for classification if the target is text,
+            true/false or whole numbers, and for regression if it is other numbers.
+        scale: Whether to mark the columns of numbers (and regression targets) for scaling.
 
     Raises:
-        SpecError: A name is not text, or a column is named twice.
+        SpecError: A setting is invalid, or a column is named twice.
     """
 
     target: str
     task: str | None = None
     ignore: tuple[str, ...] = ()
+    kind: Kind | None = None
+    scale: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,16 +85,7 @@ class Roles(Settings):
             )
 
 
-def read_table(
-    source: Any,
-    *,
-    target: str,
-    task: str | None = None,
-    kind: Kind | None = None,
-    ignore: Sequence[str] = (),
-    scale: bool = True,
-    name: str | None = None,
-) -> Labelled:
+def read_table(source: Any, settings: TableSettings, name: str | None = None) -> Labelled:
     """Read a table, with all columns but the target, the task and ignored ones as inputs.
 
     A text column, from any source, is read as numbers or true/false if all its texts are written
@@ -106,13 +103,7 @@ def read_table(
             DuckDB), or a mapping of column names to values. Text files are UTF-8 with a header. A
             .csv whose header has no comma is split at semicolons or tabs. Cells in `MISSING` are
             missing.
-        target: Column of the classes, or for regression of numbers, which become (rows, 1), float32
-            or float64 like inputs.
-        task: Column with the task of each row; None if there is none.
-        kind: "classification" or "regression". None for classification if the target is text,
-            true/false or whole numbers, and for regression if it is other numbers.
-        ignore: Columns to leave out.
-        scale: Whether to mark the columns of numbers (and regression targets) for scaling.
+        settings: Columns that are not inputs, the kind, and whether to scale.
         name: Name for titles; None for the name of the file.
 
     Returns:
@@ -120,27 +111,26 @@ def read_table(
 
     Raises:
         DataError: The table cannot be read or used, for instance because cells are missing.
-        SpecError: A column is named twice, or `kind` is invalid.
 
-    >>> data = read_table({"size": [1, 2], "hue": ["b", "a"], "kind": ["x", "y"]}, target="kind")
+    >>> table = {"size": [1, 2], "hue": ["b", "a"], "kind": ["x", "y"]}
+    >>> data = read_table(table, TableSettings(target="kind"))
     >>> data.columns, data.x.tolist(), data.classes
     (('size', 'hue=a', 'hue=b'), [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]], ('x', 'y'))
     """
-    roles = Roles(target=target, task=task, ignore=cast("tuple[str, ...]", ignore))
-    check_kind(kind)
+    target, task = settings.target, settings.task
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     where = str(path) if path else name or "the table"
-    columns, left_out = _read_columns(path or source, roles, where)
+    columns, left_out = _read_columns(path or source, settings, where)
     inputs = [column for column in columns.values() if column.name not in (target, task)]
     if not inputs:
         raise DataError(
             f"A table must have an input column beside the target, and {where} has none left; "
             "ignore fewer, or give it some (frame.reset_index() makes columns of an index)."
         )
-    kind, y, classes = _targets(columns[target], kind)
+    kind, y, classes = _targets(columns[target], settings.kind)
     number, tasks = (None, ()) if task is None else columns[task].labels()
-    x, fields, numeric, notes = _inputs(inputs, "numbers, scaled" if scale else "numbers")
-    scaled = scale and (kind == "regression" or any(numeric))
+    x, fields, numeric, notes = _inputs(inputs, "numbers, scaled" if settings.scale else "numbers")
+    scaled = settings.scale and (kind == "regression" or any(numeric))
     target_text = (
         f"{len(classes)} {'class' if len(classes) == 1 else 'classes'} named by its values"
     )
@@ -165,20 +155,22 @@ def read_table(
     )
 
 
-def _read_columns(source: Any, roles: Roles, where: str) -> tuple[dict[str, Column], list[str]]:
+def _read_columns(
+    source: Any, settings: TableSettings, where: str
+) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are read, by name, and the names of those that are left out."""
     with reading(where, "correct it, or write it again", anything=True):
         table = (
             file_source(source, where) if isinstance(source, Path) else memory_source(source, where)
         )
-        roles.check(table.names, where)
-        not_read = {*roles.ignore, *(set(table.indexes) - {roles.target, roles.task})}
+        settings.check(table.names, where)
+        not_read = {*settings.ignore, *(set(table.indexes) - {settings.target, settings.task})}
         read = table.read([column for column in table.names if column not in not_read])
     if read.num_rows == 0:
         raise DataError(f"A table must have rows, and {where} has only columns; give it some.")
     left_out = [column for column in table.names if column in not_read]
     left_out += [f"index {n}" for n in getattr(getattr(source, "index", None), "names", ()) if n]
-    way_out = {roles.target: "name another target", roles.task: "name another task"}
+    way_out = {settings.target: "name another target", settings.task: "name another task"}
     columns = {
         c: Column(c, where, read.column(c), way_out.get(c, "put the column in ignore"))
         for c in read.column_names
