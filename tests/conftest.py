@@ -4,7 +4,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,22 +21,20 @@ from dpmcl.core import keys, memory
 from dpmcl.core.errors import Errors
 from dpmcl.core.keys import Purpose
 from dpmcl.core.memory import Offer
-from dpmcl.core.model import Kind, Model, Theta
+from dpmcl.core.model import Kind, Model
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.readers import images
 from dpmcl.data.readers.pil_images import plain_image
-from dpmcl.data.splits import Rows, Splits, split
+from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
 from dpmcl.exceptions import DataError
-from dpmcl.methods._method import Method, State
-from dpmcl.methods.er import ER
+from dpmcl.methods._method import Method
 from dpmcl.results.record import Record
 from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
 from dpmcl.study.log_lines import logged_to
-from dpmcl.training import evaluation
 from dpmcl.training.evaluation import Evaluation
 from dpmcl.training.job import measured
 from dpmcl.training.keeper import Keeper, Keeping
@@ -308,70 +305,36 @@ def _tiny_model(
     return Model.build(lambda: tiny_network(outputs, dropout), kind, example, outputs, dtype=dtype)
 
 
-@contextmanager
-def log_to(note: Callable[[str], None] | None) -> Iterator[None]:
-    """Pass each log line of a block to `note`."""
-    with nullcontext() if note is None else logged_to(lambda line, _: note(line)):
-        yield
-
-
 @pytest.fixture
 def log_lines() -> Iterator[list[str]]:
     """Log lines of the package during a test."""
     lines: list[str] = []
-    with log_to(lines.append):
+    with logged_to(lambda line, _: lines.append(line)):
         yield lines
 
 
-def evaluate(
-    engine: Engine, model: Model, theta: Theta, stream: Stream, rows: Rows, tasks: range
-) -> torch.Tensor:
-    """Evaluate parameters, with a leading replica dimension, on some tasks."""
-    seeds = tuple(range(len(leaves(theta)[0])))
-    setup = Setup(method=ER(), model=model, stream=stream, splits=None, seeds=seeds, engine=engine)
-    return evaluation.evaluate(setup, State(theta, {}, {}), rows, tasks)
+def model_of(stream: Stream, network: Callable[[], Any], dtype=torch.float64, **options) -> Model:
+    """A model of a network for the rows of a stream."""
+    example, outputs = stream.example(dtype), stream.outputs
+    return Model.build(network, stream.kind, example, outputs, dtype=dtype, **options)
 
 
-def train(
+def setup_of(
     method: Method,
-    model: Model,
     stream: Stream,
-    splits: Splits,
-    seeds: tuple[int, ...],
-    engine: Engine,
-    evaluated: Evaluation | None = None,
-    **options: Any,
-) -> SimpleNamespace:
-    """Train a method with all observers, and return their results: errors, theta, work, ..."""
-    note = options.pop("note", None)
-    if options.get("progress"):
-        options["on_progress"] = options.pop("progress")
-    setup = Setup(
+    seeds: tuple[int, ...] = (0, 1),
+    *,
+    model: Model | None = None,
+    engine: Engine | None = None,
+) -> Setup:
+    """The setup of a method that learns a stream, with the tiny model and looped by default."""
+    return Setup(
         method=method,
-        model=method.modelled(model, stream.outputs),
+        model=method.modelled(model or tiny_model(stream), stream.outputs),
         stream=stream,
-        splits=splits,
+        splits=split(stream, seeds, SHARES),
         seeds=seeds,
-        engine=engine,
-        weights=tuple(options.pop("weights", ())),
-    )
-    monitor = options.pop("watched", None) or MonitorSettings()
-    keeper = options.pop("keeper", None) or Keeper(Keeping())
-    with log_to(note):
-        outcome = measured(
-            setup,
-            evaluation=evaluated or Evaluation(),
-            monitor=monitor,
-            keeper=keeper,
-            **{name: value for name, value in options.items() if value is not None},
-        )
-    record = outcome.record
-    return SimpleNamespace(
-        errors=record.errors,
-        theta=outcome.state.theta,
-        work=record.work[seeds[0]],
-        diverged=record.diverged,
-        readings=record.readings,
+        engine=engine or Looped(),
     )
 
 
@@ -385,22 +348,34 @@ def tiny_run(
     method: Method,
     seeds: tuple[int, ...] = (0, 1),
     engine: Engine | None = None,
+    *,
     tasks: int = 3,
-    dtype: torch.dtype = torch.float64,
     dropout: float = 0.0,
-    evaluation: Evaluation | None = None,
+    stream: Stream | None = None,
+    model: Model | None = None,
+    **observed: Any,
 ) -> SimpleNamespace:
-    """Train a method on the tiny stream."""
-    stream = tiny_stream(tasks)
-    splits = split(stream, seeds, SHARES)
-    model = tiny_model(stream, dtype, dropout)
-    return train(method, model, stream, splits, seeds, engine or Looped(), evaluation)
+    """Train a method with all observers, by default on the tiny stream: errors, theta, work, ..."""
+    stream = stream or tiny_stream(tasks)
+    model = model or tiny_model(stream, dropout=dropout)
+    setup = setup_of(method, stream, seeds, model=model, engine=engine)
+    default = {
+        "evaluation": Evaluation(), "monitor": MonitorSettings(), "keeper": Keeper(Keeping())
+    }  # fmt: skip
+    outcome = measured(setup, **{**default, **observed})
+    record = outcome.record
+    return SimpleNamespace(
+        errors=record.errors,
+        theta=outcome.state.theta,
+        work=record.work[seeds[0]],
+        diverged=record.diverged,
+        readings=record.readings,
+    )
 
 
-def run_study(spec, folder=None, say=None, **options):
-    """Run a study, and pass each log line to `say`."""
-    with log_to(say):
-        return runs.run_all([runs.Planned(spec, folder)], **options)[0]
+def run_study(spec, folder=None, **options):
+    """Run a study."""
+    return runs.run_all([runs.Planned(spec, folder)], **options)[0]
 
 
 def interrupt(spec: Any, when: Callable[[str, int, int], bool], **options: Any) -> None:

@@ -19,14 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conftest import moving_stream, tiny_network, tiny_stream, train
+from conftest import SHARES, model_of, moving_stream, tiny_network, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.atomic import write_text
-from dpmcl.core.model import Model
 from dpmcl.data.scaling import fit_scale
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Looped
 from dpmcl.methods._method import Method
 from dpmcl.networks.mlp import MLP
 
@@ -170,11 +168,8 @@ def _er(make: Callable[[], Stream]) -> Values:
 def _values(
     method: Method, stream: Stream, network: Callable[[], tuple[nn.Module, nn.Module]]
 ) -> Values:
-    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    stream = fit_scale(stream, splits)
-    dtype = torch.float64
-    model = Model.build(network, stream.kind, stream.example(dtype), stream.outputs, dtype=dtype)
-    out = train(method, model, stream, splits, SEEDS, Looped())
+    stream = fit_scale(stream, split(stream, SEEDS, SHARES))
+    out = tiny_run(method, SEEDS, stream=stream, model=model_of(stream, network))
     return {
         "errors": out.errors["test"].after[:, -1].tolist(),
         "theta": {

@@ -13,15 +13,12 @@ import numpy as np
 import pytest
 
 import dpmcl
-from conftest import tiny_model, tiny_stream
+from conftest import setup_of, tiny_stream
 from dpmcl import DataError, SpecError, plugins
 from dpmcl.cli.show import list_
-from dpmcl.data.splits import split
-from dpmcl.engine import Looped
 from dpmcl.methods.er import ER
 from dpmcl.training.loop import train
 from dpmcl.training.observer import Observer
-from dpmcl.training.setup import Setup
 
 MODULES = {
     "method": """
@@ -244,16 +241,7 @@ def test_an_observer(monkeypatch):
             seen = run.values.get("norms", np.empty((len(setup.seeds), 0)))
             return replace(run, values={**run.values, "norms": np.column_stack([seen, bias])})
 
-    stream = tiny_stream()
-    setup = Setup(
-        method=ER(updates=3, batch=4),
-        model=tiny_model(stream),
-        stream=stream,
-        splits=split(stream, (0, 1), (0.6, 0.2, 0.2)),
-        seeds=(0, 1),
-        engine=Looped(),
-    )
-    run = train(setup, [Norms()])
+    run = train(setup_of(ER(updates=3, batch=4), tiny_stream()), [Norms()])
     assert run.values["norms"].shape == (2, 3)
     assert (run.values["norms"] > 0).all()
 

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dpmcl
-from conftest import run_study, tiny_network, tiny_stream
+from conftest import model_of, run_study, tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model, initial_weights
@@ -129,11 +129,8 @@ def test_the_callers_autocast_and_default_type_change_nothing(tmp_path):
         torch.set_default_dtype(torch.float32)
 
 
-def model(precision, network=tiny_network, stream=None):
-    stream = stream or tiny_stream()
-    return Model.build(
-        network, stream.kind, stream.example(torch.float32), stream.outputs, precision=precision
-    )
+def model(precision):
+    return model_of(tiny_stream(), tiny_network, torch.float32, precision=precision)
 
 
 def rounded(values):

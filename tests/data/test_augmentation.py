@@ -4,20 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import train
+from conftest import model_of, setup_of, tiny_run, tiny_stream
 from dpmcl.core import keys
-from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves
 from dpmcl.data.augmentation import augmented, build
-from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Batched, Looped
+from dpmcl.engine import Batched
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.replay import Replay
 from dpmcl.networks.mlp import MLP
 from dpmcl.training.loop import check
-from dpmcl.training.setup import Setup
 
 KEY = torch.tensor([5, 6])
 X = torch.arange(1, 1 + 6 * 2 * 4 * 5, dtype=torch.float64).view(6, 2, 4, 5)
@@ -60,18 +57,14 @@ def test_draws_differ_and_a_block_is_its_batches():
     assert torch.equal(block.flatten(0, 1), plain)
 
 
-def run(engine=None, seeds=(0, 1), method=Replay, **options):
+def run(engine=None, seeds=(0, 1), **options):
     rng = np.random.default_rng(0)
     y = np.arange(60) % 4
     x = rng.random((60, 1, 5, 5)) + y[:, None, None, None]
     stream = Stream.from_arrays(x, y, classes_per_task=2)
-    model = Model.build(
-        lambda: MLP(hidden=6).build((1, 5, 5), 4), "classification", stream.example(torch.float64),
-        4, dtype=torch.float64,
-    )  # fmt: skip
+    model = model_of(stream, lambda: MLP(hidden=6).build((1, 5, 5), 4))
     settings = {"batch": 4, "updates": 6, "memory": 20, "optimiser": "sgd", "lr": 0.05, **options}
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    return train(method(**settings), model, stream, splits, seeds, engine or Looped())
+    return tiny_run(Replay(**settings), seeds, engine, stream=stream, model=model)
 
 
 AUGMENT = ["shift", "flip", {"name": "cutout", "size": 2}]
@@ -98,15 +91,5 @@ def test_what_is_not_understood_is_refused():
         Replay(augment=["shfit"])
     with pytest.raises(SpecError, match="augment 'shift': pixels must be"):
         DPMCL(augment=[{"name": "shift", "pixels": 0}])
-    stream = Stream.from_arrays(np.random.default_rng(0).random((40, 3)), np.arange(40) % 4)
-    network = MLP(hidden=3)
-    model = Model.build(
-        lambda: network.build((3,), 4), "classification", stream.example(torch.float32), 4
-    )
-    splits = split(stream, (0,), (0.6, 0.2, 0.2))
-    setup = Setup(
-        method=Replay(augment=["flip"]), model=model, stream=stream, splits=splits, seeds=(0,),
-        engine=Looped(),
-    )  # fmt: skip
-    with pytest.raises(SpecError, match=r"augment changes images.* have the shape \(3,\)"):
-        check(setup)
+    with pytest.raises(SpecError, match=r"augment changes images.* have the shape \(2,\)"):
+        check(setup_of(Replay(augment=["flip"]), tiny_stream()))

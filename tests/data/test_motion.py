@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import SHARES, moving_stream, own_rows_stream, tiny_model, tiny_stream, train
+from conftest import SHARES, moving_stream, own_rows_stream, tiny_run, tiny_stream
 from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
@@ -130,8 +130,7 @@ def test_exact_rows_are_those_that_follow(name, block, task):
 def trained(stream, engine, **settings):
     """Return DPMCL's parameters after a short run."""
     method = DPMCL(updates=4, batch=5, memory=20, zeta=1, lr=0.05, **settings)
-    splits = split(stream, SEEDS, SHARES)
-    return leaves(train(method, tiny_model(stream), stream, splits, SEEDS, engine).theta)
+    return leaves(tiny_run(method, SEEDS, engine, stream=stream).theta)
 
 
 def test_engines_agree_on_the_fourth_term_and_weight_0_is_off():

@@ -10,12 +10,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmcl
-from conftest import train
+from conftest import model_of, tiny_run
 from dpmcl import plugins
 from dpmcl.core.convolution import PatchedConv2d, with_patches
-from dpmcl.core.model import Model
 from dpmcl.core.tree import leaves
-from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 
 GEOMETRIES = [
@@ -159,17 +157,10 @@ def stream():
     return dpmcl.Stream.from_arrays(x + y[:, None, None, None], y, name="images", tasks=2)
 
 
-def lenet(convolutions, of=None, dtype=torch.float64):
+def lenet(convolutions, of=None):
     of = of or stream()
     build = plugins.find("network", "lenet")(hidden=6).build
-    return Model.build(
-        lambda: build((1, 16, 16), of.outputs),
-        of.kind,
-        of.example(dtype),
-        of.outputs,
-        dtype=dtype,
-        convolutions=convolutions,
-    )
+    return model_of(of, lambda: build((1, 16, 16), of.outputs), convolutions=convolutions)
 
 
 def test_a_model_has_the_convolutions_that_it_is_asked_for():
@@ -194,8 +185,7 @@ every_method = pytest.mark.parametrize(
 def trained(convolutions, name, options, engine, device="cpu"):
     of = stream().to(torch.device(device))
     method = plugins.find("method", name)(batch=4, updates=4, memory=20, lr=0.01, **options)
-    splits = split(of, (0, 1), (0.6, 0.2, 0.2))
-    return train(method, lenet(convolutions, of), of, splits, (0, 1), engine).theta
+    return tiny_run(method, engine=engine, stream=of, model=lenet(convolutions, of)).theta
 
 
 @every_method
@@ -210,5 +200,4 @@ def test_training_by_patches_equals_native_training(name, options):
 def test_captured_on_a_gpu_patches_equal_native_training_on_a_cpu(name, options):
     there = trained(None, name, options, Batched(), "cuda")
     here = trained("native", name, options, Looped())
-    for a, b in zip(leaves(there), leaves(here), strict=True):
-        torch.testing.assert_close(a.cpu(), b, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(there, here, rtol=1e-8, atol=1e-8, check_device=False)

@@ -10,13 +10,12 @@ from torch import nn
 from torch.nn import functional
 from torchvision.ops import StochasticDepth
 
-from conftest import Layer, refused, same_bits, tiny_stream, train
+from conftest import Layer, model_of, refused, same_bits, tiny_run, tiny_stream
 from dpmcl import Learner, ModelError, plugins
 from dpmcl.core import keys
 from dpmcl.core.generators import states
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves
-from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.engine.stepper import Stepper
 from dpmcl.engine.traced import trace
@@ -143,15 +142,12 @@ def drawing_model(stream) -> Model:
         noise = in_training(lambda x: functional.dropout(x, 0.3))
         return nn.Sequential(nn.Linear(2, 8), noise, nn.Tanh()), nn.Linear(8, stream.outputs)
 
-    example = stream.example(torch.float64)
-    return Model.build(built, stream.kind, example, stream.outputs, dtype=torch.float64)
+    return model_of(stream, built)
 
 
 def run(name: str, engine, seeds=(0, 1)):
-    stream = tiny_stream(2)
     rule = plugins.find("method", name)(batch=4, updates=5, memory=20, **METHODS[name])
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    return train(rule, drawing_model(stream), stream, splits, seeds, engine).theta
+    return tiny_run(rule, seeds, engine, tasks=2, model=drawing_model(tiny_stream(2))).theta
 
 
 @pytest.mark.parametrize("name", METHODS)

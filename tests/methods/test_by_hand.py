@@ -12,17 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import SHARES, own_rows_stream, same_bits, tiny_model, tiny_run, train
+from conftest import own_rows_stream, same_bits, tiny_run
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.memory import Offer, empty
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at, leaves, rebuilt, stack, tree_map
-from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo
-from dpmcl.engine import Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._fisher import sample_targets
 
@@ -544,10 +542,9 @@ def test_the_fisher_information_does_not_depend_on_the_replicas_beside_it():
     both = own_rows_stream([[15, 30], [30, 15]])
     one = replace(both, row=both.row[:1], task=both.task[:1])
     together, alone = (
-        train(find("ewc")(**SMALL), tiny_model(stream), stream, split(stream, seeds, SHARES),
-              seeds, Looped()).theta
+        tiny_run(find("ewc")(**SMALL), seeds, stream=stream).theta
         for stream, seeds in ((both, (0, 1)), (one, (0,)))
-    )  # fmt: skip
+    )
     assert same_bits(at(together, 0), at(alone, 0))
 
 
@@ -624,7 +621,7 @@ def test_what_methods_cost_and_keep_is_counted():
         assert theta * copies <= copies_bytes <= theta * copies + 16
 
 
-def test_er_ace_says_where_its_first_term_is_gone():
+def test_er_ace_says_where_its_first_term_is_gone(log_lines):
     method = find("er_ace")()
     last = task("classification", 2)
     assert method.remark([task("classification")]) is None  # class 2 is still to come
@@ -633,10 +630,7 @@ def test_er_ace_says_where_its_first_term_is_gone():
     assert remark.startswith("from task 2 on no unseen class is left to compete")
 
     stream = Stream.from_arrays(random(30, 2), np.arange(30) % 3, classes_per_task=1)
-    splits, log_lines = split(stream, (0,), (0.6, 0.2, 0.2)), []
-    settings = {**SMALL, "updates": 2}
-    train(find("er_ace")(**settings), model("classification"), stream, splits, (0,), Looped(),
-          note=log_lines.append)  # fmt: skip
+    tiny_run(find("er_ace")(**{**SMALL, "updates": 2}), (0,), stream=stream)
     assert log_lines == [remark]
 
 

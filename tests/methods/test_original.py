@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import memory_of, own_rows_stream, tiny_model, tiny_run, tiny_stream, train
+from conftest import memory_of, own_rows_stream, setup_of, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.labelled import from_arrays
@@ -20,7 +20,6 @@ from dpmcl.data.task_info import task_infos
 from dpmcl.engine.batched import Batched
 from dpmcl.engine.looped import Looped
 from dpmcl.exceptions import DataError, SpecError
-from dpmcl.training.setup import Setup
 
 ROWS = 12  # a class
 
@@ -39,10 +38,8 @@ def method(name: str, **settings):
     return plugins.find("method", name)(**{**few, **meta, "reading": "original", **settings})
 
 
-def trained(made, stream: Stream, engine=None, seeds=(0, 1)):
-    model = tiny_model(stream)
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    return train(made, model, stream, splits, seeds, engine or Looped())
+def trained(made, stream: Stream, **options):
+    return tiny_run(made, stream=stream, **options)
 
 
 def test_background_classes_are_in_no_task():
@@ -115,9 +112,9 @@ def test_what_is_missing_is_named():
 @pytest.mark.parametrize("name", ["cml", "anml", "oml"])
 def test_batched_and_looped_alike(name):
     made, stream = method(name, inner=2), with_background()
-    one, other = (trained(made, stream, engine) for engine in (Looped(), Batched()))
+    one, other = (trained(made, stream, engine=engine) for engine in (Looped(), Batched()))
     np.testing.assert_allclose(one.errors["test"].values, other.errors["test"].values)
-    tree_map(lambda a, b: torch.testing.assert_close(a, b), one.theta, other.theta)
+    torch.testing.assert_close(one.theta, other.theta)
 
 
 @pytest.mark.parametrize("name", ["cml", "oml"])
@@ -148,17 +145,13 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
 
 def first_update(made, stream: Stream):
     """Return the state before and after the first update, its batches and its keys."""
-    model = made.prepare(tiny_model(stream))
-    splits = split(stream, [0], (0.6, 0.2, 0.2))
-    setup = Setup(
-        method=made, model=model, stream=stream, splits=splits, seeds=(0,), engine=Looped()
-    )
+    setup = setup_of(made, stream, (0,))
     phase = setup.phases[0][0]
-    supply = Supply(splits, {}, torch.tensor([0]))
+    supply = Supply(setup.splits, {}, torch.tensor([0]))
     drawn = draw_rows(phase.draws, supply, (0, 0), range(1), update_keys=phase.keys)
-    batches, key = drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0]
+    batches, key = drawn.batches(stream, torch.float64, 0, 0), drawn.key[0, 0]
     state = at(setup.start, 0)
-    return model, state, phase.update(state, batches, key), batches
+    return setup.model, state, phase.update(state, batches, key), batches
 
 
 def test_the_stream_begins_with_a_new_head_on_what_was_meta_trained():
@@ -177,7 +170,7 @@ def test_only_the_prediction_learns_at_the_stream_and_the_best_rate_answers():
     stream = with_background()
     meta = trained(method("cml", passes=2, rates=[0.3]), stream)
     both = trained(method("cml", passes=2, rates=[1e-9, 0.3]), stream)
-    tree_map(torch.testing.assert_close, meta.theta, both.theta)  # what is meta-trained
+    torch.testing.assert_close(meta.theta, both.theta)  # what is meta-trained
     first = (meta.errors["test"].values[:, 1], both.errors["test"].values[:, 1])
     np.testing.assert_array_equal(*first)  # at 1e-9 the first class is not learned
     plain = trained(method("cml", pretraining="plain"), stream)
@@ -195,9 +188,7 @@ def test_ftml_with_a_vanishing_inner_step_is_a_step_on_the_drawn_tasks_validatio
     model, before, after, batches = first_update(made, stream)
     grads = torch.func.grad(lambda theta: model.cost(theta, batches["seen"]))(before.theta)
     expected = tree_map(lambda a, g: a - 0.1 * g, before.theta, grads)
-    tree_map(
-        lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-9), expected, after.theta
-    )
+    torch.testing.assert_close(expected, after.theta, rtol=0, atol=1e-9)
     splits = split(stream, [0], (0.6, 0.2, 0.2))
     assert torch.isin(batches["seen"].row, splits.validation.row).all()
     assert torch.isin(batches["new"].row, splits.train.row).all()

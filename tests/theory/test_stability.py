@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import train
-from dpmcl.core.model import Model
-from dpmcl.data.splits import split
+from conftest import model_of, tiny_run
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.methods.er import ER
@@ -67,17 +65,12 @@ def network(start: float) -> tuple[nn.Module, nn.Module]:
 
 
 def watched(stream: Stream, start: float = 0.4, monitor=None, **settings):
-    """Return the readings of a run of ER, and the lines for the user."""
-    model = Model.build(
-        lambda: network(start), "regression", stream.example(torch.float64), 1, dtype=torch.float64
-    )
+    """Return the readings of a run of ER."""
+    model = model_of(stream, lambda: network(start))
     own = {"optimiser": THEOREM, "lr": 10.0, "discount": LEMMA, **settings}
     method = ER(batch=16, updates=UPDATES, memory=100, **own)
-    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    said: list[str] = []
     look = MonitorSettings(watch=("stability",), interval=1, rows=64, **(monitor or {}))
-    out = train(method, model, stream, splits, SEEDS, Batched(), watched=look, note=said.append)
-    return out.readings, said
+    return tiny_run(method, SEEDS, Batched(), stream=stream, model=model, monitor=look).readings
 
 
 def first(where: np.ndarray) -> np.ndarray:
@@ -85,8 +78,8 @@ def first(where: np.ndarray) -> np.ndarray:
     return np.where(where.any(1), where.argmax(1), where.shape[1])
 
 
-def test_a_hundred_starts_end_with_the_cost_below_beta_and_v_falling_without_an_alarm():
-    readings, said = watched(moving())
+def test_a_hundred_starts_end_with_the_cost_below_beta_and_v_falling_without_an_alarm(log_lines):
+    readings = watched(moving())
     late = readings["J"].shape[1] // 3  # after the transient
     assert readings["J"].shape == (100, TASKS * UPDATES)
     assert (readings["J"][:, late:] <= THEOREM["beta"]).all()
@@ -95,7 +88,7 @@ def test_a_hundred_starts_end_with_the_cost_below_beta_and_v_falling_without_an_
     assert readings["J"][:, 0].mean() > 2 * readings["J"][:, late:].mean()
     alarms = np.any([where.any(1) for where in readings.broken.values()], axis=0)
     assert alarms.sum() <= 5
-    assert not any(line.startswith("discount") for line in said)
+    assert not any(line.startswith("discount") for line in log_lines)
 
 
 BROKEN = {
@@ -111,17 +104,17 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_a_broken_assumption_is_named_before_the_cost_has_doubled(name):
+def test_a_broken_assumption_is_named_before_the_cost_has_doubled(name, log_lines):
     settings = dict(BROKEN[name])
     stream = moving(**settings.pop("stream", {}))
-    readings, said = watched(stream, **settings)
+    readings = watched(stream, **settings)
     begin = 2 * UPDATES if name == "inputs" else 0  # before the window that jumps
     J = readings["J"][:, begin:]
     twice = 2 * J[:, :1]
     named, doubled = first(readings.broken[name][:, begin:]), first(twice <= J)
     in_time = (named < J.shape[1]) & ((named < doubled) | (named == 0))
     assert in_time.sum() >= 95, (in_time.sum(), named[:5], doubled[:5])
-    assert any(line.startswith(f"{name}: ") for line in said)
+    assert any(line.startswith(f"{name}: ") for line in log_lines)
     if name in ("step", "inputs"):  # else naming it in time would be no feat
         assert (doubled < J.shape[1]).mean() >= 0.9
 

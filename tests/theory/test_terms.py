@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import moving_stream, tiny_stream
+from conftest import model_of, moving_stream, tiny_stream
 from dpmcl.core.batch import Batch
 from dpmcl.core.model import Model
 from dpmcl.core.tree import inner, leaves, tree_map
@@ -37,9 +37,7 @@ def problem(kind="regression", gate=None):
         h = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh())
         return h, nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, stream.outputs))
 
-    model = Model.build(
-        network, kind, stream.example(torch.float64), stream.outputs, dtype=torch.float64
-    )
+    model = model_of(stream, network)
     model = model.gated(gate) if gate else model
     new = rows(kind, 0, [1.0, 0.5, 1.0, 1.0, 0.25])
     return model, model.init(3), new, rows(kind, 1, [1.0, 1.0, 0.0, 0.125])

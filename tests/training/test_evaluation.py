@@ -6,102 +6,37 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import nn
 
 import dpmcl
-import dpmcl.training.evaluation
-from conftest import evaluate, own_rows_stream, tiny_model, tiny_run, tiny_stream
+from conftest import SHARES, own_rows_stream, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
-from dpmcl.core.model import Model, initial_weights
+from dpmcl.core.model import initial_weights
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched, Looped
+from dpmcl.methods._method import State
 from dpmcl.methods.er import ER
-from dpmcl.training.evaluation import Evaluation
+from dpmcl.training.evaluation import Evaluation, evaluate
+from dpmcl.training.setup import Setup
 
-SHARES = (0.6, 0.2, 0.2)
 ENGINES = pytest.mark.parametrize("engine", [Looped(), Batched()], ids=lambda e: e.name)
 
 
-def constant_model(stream: Stream) -> Model:
-    """Answers with its last layer's bias, once its weights are zero."""
-    return Model.build(
-        lambda: (nn.Flatten(), nn.Linear(2, stream.outputs)),
-        stream.kind,
-        stream.example(torch.float64),
-        stream.outputs,
-        dtype=torch.float64,
-    )
-
-
-def constant_theta(*answers):
-    """One replica for each answer."""
-    bias = torch.tensor(answers, dtype=torch.float64)
-    weight = torch.zeros(len(answers), bias.shape[1], 2, dtype=torch.float64)
-    return {"representation": {}, "prediction": {"weight": weight, "bias": bias}}
-
-
-def one_hot(label: int, classes: int = 6) -> list[float]:
-    return [1.0 if c == label else 0.0 for c in range(classes)]
-
-
-def share_wrong(stream, rows, replica, task, label) -> float:
-    first, last = rows.offset[replica, task : task + 2].tolist()
-    labels = stream.y[rows.row[replica, first:last]].tolist()
-    return sum(y != label for y in labels) / len(labels)
-
-
-def regression_stream() -> Stream:
-    """Two replicas with rows of their own and different task sizes; y is 1, 2 or 3 by task."""
-    sizes = torch.tensor([[10, 40, 10], [20, 15, 25]])
-    task = torch.stack([torch.arange(3).repeat_interleave(task_sizes) for task_sizes in sizes])
-    return Stream(
-        name="steps",
-        kind="regression",
-        x=torch.zeros(120, 2, dtype=torch.float64),
-        y=(task.flatten() + 1.0)[:, None].double(),
-        row=torch.arange(120).view(2, 60),
-        task=task,
-        tasks=("a", "b", "c"),
-        classes=(),
-        outputs=1,
-    )
-
-
-@ENGINES
-@pytest.mark.parametrize("part", ["train", "validation", "test"])
-def test_a_constant_classifier_is_wrong_on_all_other_classes(engine, part):
-    stream = tiny_stream()
-    rows = split(stream, [0, 1], SHARES).named(part)
-    theta = constant_theta(one_hot(3), one_hot(0))
-    errors = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
-    expected = [
-        [1.0, share_wrong(stream, rows, 0, 1, 3), 1.0],
-        [share_wrong(stream, rows, 1, 0, 0), 1.0, 1.0],
-    ]
+def evaluated_weights(engine, model, stream, rows) -> torch.Tensor:
+    """The errors of the initial weights of a replica each, float64 (replicas, tasks)."""
+    seeds = tuple(range(len(rows.row)))
+    setup = Setup(method=ER(), model=model, stream=stream, splits=None, seeds=seeds, engine=engine)
+    state = State(initial_weights(model, seeds), {}, {})
+    errors = evaluate(setup, state, rows, range(len(stream.tasks)))
     assert errors.dtype == torch.float64
-    torch.testing.assert_close(errors, torch.tensor(expected, dtype=torch.float64))
-    assert 0 < float(errors[0, 1]) < 1
-
-
-@ENGINES
-def test_a_constant_regressor_has_the_squared_distance(engine):
-    stream = regression_stream()
-    rows = split(stream, [0, 1], SHARES).test
-    theta = constant_theta([0.0], [2.5])
-    errors = evaluate(engine, constant_model(stream), theta, stream, rows, range(3))
-    assert errors.tolist() == [[1.0, 4.0, 9.0], [1.5**2, 0.5**2, 0.5**2]]
+    return errors
 
 
 def test_dropout_has_no_part_in_an_evaluation():
     stream = tiny_stream()
     rows = split(stream, [0, 1], SHARES).test
-    with_it, without = (tiny_model(stream, dropout=p) for p in (0.5, 0.0))
-    theta = initial_weights(without, [0, 1])
-    errors = [
-        evaluate(Looped(), model, theta, stream, rows, range(3)) for model in (with_it, without)
-    ]
-    assert torch.equal(*errors)
+    models = (tiny_model(stream, dropout=p) for p in (0.5, 0.0))
+    assert torch.equal(*(evaluated_weights(Looped(), model, stream, rows) for model in models))
 
 
 # thinned: what is measured is what the full evaluation measures
@@ -128,13 +63,6 @@ def evaluated_entries(every: int, tasks: int = TASKS, future: bool = False) -> n
             out[1 + after, : tasks if future else after + 1] = True
         out[1 + after, after] = True
     return out
-
-
-def test_the_pattern_for_two_of_five_by_hand():
-    rows = ["xxxxx", "x....", "xx...", "..x..", "xxxx.", "xxxxx"]
-    np.testing.assert_array_equal(
-        evaluated_entries(2), [[letter == "x" for letter in row] for row in rows]
-    )
 
 
 @pytest.mark.parametrize("future", [False, True])
@@ -195,13 +123,12 @@ def test_a_stored_run_loads_as_it_was_returned_and_its_table_and_figure_have_num
 @ENGINES
 @pytest.mark.parametrize(("rows", "at_once"), [(1, 1000), (3, 1), (100, 7)])
 def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engine, monkeypatch):
-    monkeypatch.setattr(dpmcl.training.evaluation, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("dpmcl.training.evaluation._ROWS_AT_ONCE", at_once)
     sizes = [[12, 12, 6], [11, 11, 8], [5, 5, 20]]
     stream = own_rows_stream(sizes)
     model = tiny_model(stream)
     whole = split(stream, range(3), SHARES).test
-    theta = initial_weights(model, range(3))
-    found = evaluate(engine, model, theta, stream, whole.at_most(rows), range(3))
+    found = evaluated_weights(engine, model, stream, whole.at_most(rows))
     for replica in range(3):
         for task in range(3):
             start, end = whole.offset[replica, task : task + 2].tolist()
@@ -219,15 +146,13 @@ def known_tasks(tasks: int = 3) -> Stream:
 
 
 @ENGINES
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_errors_of_classes_are_those_of_the_logits_and_within_a_task_of_its_own(part, engine):
     stream = known_tasks()
     model = tiny_model(stream)
     rows = split(stream, (0, 1), SHARES).named(part)
-    found = evaluate(engine, model, initial_weights(model, (0, 1)), stream, rows, range(3))
-    blind = evaluate(
-        engine, model, initial_weights(model, (0, 1)), replace(stream, within=None), rows, range(3)
-    )
+    within = evaluated_weights(engine, model, stream, rows)
+    blind = evaluated_weights(engine, model, replace(stream, within=None), rows)
     for replica in range(2):
         theta = model.init(replica)
         for task in range(3):
@@ -235,7 +160,7 @@ def test_errors_within_a_task_are_those_of_masked_logits(part, engine):
             row = rows.row[replica, start:end]
             logits = model.predict(theta, stream.x[row]).detach()
             answers = 2 * task + logits[:, 2 * task : 2 * task + 2].argmax(-1)
-            wrong = (answers != stream.y[row]).double().mean()
-            assert float(found[replica, task]) == pytest.approx(float(wrong))
-    assert (found <= blind).all()
-    assert (found < blind).any()
+            for found, chosen in ((within, answers), (blind, logits.argmax(-1))):
+                wrong = (chosen != stream.y[row]).double().mean()
+                assert float(found[replica, task]) == pytest.approx(float(wrong))
+    assert (within != blind).any()

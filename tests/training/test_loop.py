@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import own_rows_stream, refused, tiny_model, tiny_stream
+from conftest import own_rows_stream, refused, setup_of, tiny_model, tiny_stream
 from dpmcl.core.tree import leaves
-from dpmcl.data.splits import split
-from dpmcl.engine import Looped
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.naive import Naive
 from dpmcl.methods.oml import OML
@@ -25,10 +23,7 @@ def setup(monkeypatch) -> Setup:
     monkeypatch.setattr(loop, "UPDATES_AT_ONCE", 3)
     stream = tiny_stream(2)
     method = OML(batch=4, n_meta=5, n_grad=4, memory=7, optimiser="adam", lr=0.05)
-    model, splits = tiny_model(stream, dropout=0.2), split(stream, (3, 1), (0.6, 0.2, 0.2))
-    return Setup(
-        method=method, model=model, stream=stream, splits=splits, seeds=(3, 1), engine=Looped()
-    )
+    return setup_of(method, stream, (3, 1), model=tiny_model(stream, dropout=0.2))
 
 
 class Recorder(Observer):
@@ -94,14 +89,12 @@ def test_observers_are_called_in_order_and_may_end_a_segment_early(setup):
     assert [setup.updates_before(Position(*p)) for p in ((0, 1, 2), (1,), (2,))] == [6, 9, 18]
 
 
-def test_a_pass_has_the_same_updates_in_all_replicas(setup):
+def test_a_pass_has_the_same_updates_in_all_replicas():
     """Else a replica beside one with more rows would begin a second pass."""
     stream = own_rows_stream([[15, 30], [30, 15]])
-    splits = split(stream, setup.seeds, (0.6, 0.2, 0.2))
-    unlike = replace(setup, model=tiny_model(stream), stream=stream, splits=splits)
-    made = replace(unlike, method=Naive(passes=1, batch=4))
+    made = setup_of(Naive(passes=1, batch=4), stream)
     refused(lambda: check(made), "task 0 ('task 0') has 9 to 18", "updates", error=SpecError)
-    check(replace(unlike, method=Naive(batch=4)))
+    check(replace(made, method=Naive(batch=4)))
 
 
 def test_a_discount_that_ignores_the_newest_task_is_told(setup, log_lines):

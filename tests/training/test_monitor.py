@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import dpmcl
-from conftest import run_study, same_bits, tiny_model, tiny_stream, train
+from conftest import run_study, same_bits, tiny_run
 from dpmcl import plugins
-from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import DivergenceError, FolderError, Stopped
 from dpmcl.methods._method import Phase
@@ -35,22 +34,12 @@ def settings_of(**changes):
     return MonitorSettings(**{"watch": BOTH, "interval": 5, "rows": 8, **changes})
 
 
-def trained(name="er", watched=None, engine=None, note=None, **settings):
-    stream = tiny_stream(TASKS)
+def trained(name="er", monitor=None, engine=None, **settings):
     method = plugins.find("method", name)(
         **{"batch": 8, "updates": UPDATES, "memory": 30, "lr": 0.05, **settings}
     )
-    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
-    return train(
-        method,
-        tiny_model(stream, dropout=0.2),
-        stream,
-        splits,
-        SEEDS,
-        engine or Looped(),
-        watched=watched,
-        note=note,
-    )
+    monitor = monitor or MonitorSettings()
+    return tiny_run(method, SEEDS, engine, tasks=TASKS, dropout=0.2, monitor=monitor)
 
 
 @pytest.mark.parametrize("name", plugins.names("method"))
@@ -81,12 +70,12 @@ def test_readings_come_first_last_and_at_the_interval():
     assert readings_due(0, phase, 100) == [0, 11]
     assert readings_due(1, phase, 100) == [11]
     assert readings_due(0, phase, 1) == list(range(12))
-    places = trained(watched=settings_of()).readings.positions
+    places = trained(monitor=settings_of()).readings.positions
     assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
 
 
 def test_a_reading_is_of_the_update_that_comes_next():
-    readings = trained(watched=settings_of(interval=1), optimiser="sgd").readings
+    readings = trained(monitor=settings_of(interval=1), optimiser="sgd").readings
     # The norm of theta before update u + 1 lies within the step of the one before update u.
     theta, step = readings["theta"], readings["dtheta"]
     assert (np.abs(np.diff(theta, axis=1)) <= step[:, :-1] + 1e-12).all()
@@ -94,27 +83,24 @@ def test_a_reading_is_of_the_update_that_comes_next():
 
 
 def test_what_is_not_asked_for_is_not_computed():
-    readings = trained(watched=settings_of(watch=("stability",))).readings
+    readings = trained(monitor=settings_of(watch=("stability",))).readings
     for name in ("J_PN_ahead", "third_difference", "fourth_difference"):
         assert np.isnan(readings[name]).all()
     assert np.isfinite(readings["dV_dt"]).all()
 
 
-def test_conditions_are_said_once_and_only_with_stability():
-    log_lines: list[str] = []
-    trained(watched=settings_of(beta=1e-3), note=log_lines.append)
+def test_conditions_are_said_once_and_only_with_stability(log_lines):
+    trained(monitor=settings_of(watch=("terms",), beta=1e-3))
+    assert not log_lines
+    trained(monitor=settings_of(beta=1e-3))
     assert sum(line.startswith("cost: ") for line in log_lines) == 1
     assert any(line.startswith("discount: ") for line in log_lines)
     assert all("\n" not in line for line in log_lines)
-    silent: list[str] = []
-    trained(watched=settings_of(watch=("terms",), beta=1e-3), note=silent.append)
-    assert not silent
 
 
 def study(folder, keeping=None, **changes):
     table = {**SPEC, "monitor": {"watch": list(BOTH), "interval": 5, "rows": 8}, **changes}
-    log_lines: list[str] = []
-    return run_study(Spec.parse(table), folder, say=log_lines.append, keeping=keeping)
+    return run_study(Spec.parse(table), folder, keeping=keeping)
 
 
 def test_a_grown_run_keeps_its_readings_whatever_the_interval(tmp_path):
@@ -142,11 +128,9 @@ def test_a_run_stopped_anywhere_resumes_with_the_same_readings(tmp_path):
         assert np.array_equal(whole.values, resumed.values, equal_nan=True), at
 
 
-def test_what_watching_cannot_do_is_said(tmp_path):
+def test_what_watching_cannot_do_is_said(tmp_path, log_lines):
     study(tmp_path / "run", monitor={})
-    log_lines: list[str] = []
-    table = {**SPEC, "monitor": {"watch": ["terms"]}}
-    run_study(Spec.parse(table), tmp_path / "run", say=log_lines.append)
+    study(tmp_path / "run", monitor={"watch": ["terms"]})
     assert log_lines == [
         f"{name}: has run already, and was not watched; to watch it, choose another folder "
         "with --out."
@@ -164,26 +148,24 @@ def test_a_folder_is_kept_to_what_may_end_its_replicas_and_not_to_what_looks_on(
         study(tmp_path / "run", replicas=4)
 
 
-def test_a_replica_above_beta_for_too_long_is_frozen():
-    over = settings_of(watch=(), beta=1e-6, patience=3, exceeding="freeze")
-    log_lines: list[str] = []
-    out = trained(watched=over, note=log_lines.append)
+def test_a_replica_above_beta_for_too_long_is_frozen(log_lines):
+    out = trained(monitor=settings_of(watch=(), beta=1e-6, patience=3, exceeding="freeze"))
     assert set(out.diverged) == set(SEEDS)
     assert all("has J above beta for too long after update 11" in line for line in log_lines)
     assert len(log_lines) == len(SEEDS)
     assert out.diverged[0] == (0, 0, 11, "cost")  # the third reading is before update 11, from 1
     assert np.isnan(out.errors["test"].after[:, 1]).all()
-    calm = trained(watched=settings_of(watch=(), beta=1e6, exceeding="freeze"))
+    calm = trained(monitor=settings_of(watch=(), beta=1e6, exceeding="freeze"))
     assert not calm.diverged
     assert same_bits(calm.theta, trained().theta)
 
 
 def test_a_short_excess_freezes_nothing():
-    plain = trained(watched=settings_of()).readings["J"]
+    plain = trained(monitor=settings_of()).readings["J"]
     beta = 1.001 * float(plain.min(1).max())  # each replica has a reading that does not exceed it
     assert (plain > beta).sum() > plain.size / 2
     patience = len(plain[0])
-    out = trained(watched=settings_of(beta=beta, patience=patience, exceeding="freeze"))
+    out = trained(monitor=settings_of(beta=beta, patience=patience, exceeding="freeze"))
     assert not out.diverged
 
 

@@ -11,9 +11,8 @@ import torch
 import dpmcl
 from benchmarks import resume_check
 from benchmarks.resume_check import Case
-from conftest import TWO_LOOPS, interrupt, tiny_model, tiny_stream, train
+from conftest import TWO_LOOPS, interrupt, tiny_run
 from dpmcl import plugins
-from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import Stopped
 from dpmcl.results.record import Divergence
@@ -71,12 +70,9 @@ def trained(
     """Two tasks, two replicas, kept in `root`."""
     root.mkdir(exist_ok=True)
     (root / "spec.toml").touch()
-    stream = tiny_stream(tasks=2)
-    splits = split(stream, SEEDS, (0.6, 0.2, 0.2))
     origin = Origin("m", SEEDS, "", engine, "cpu")
     keeper = Keeper(Keeping(1e9, stop), Checkpoints(root, origin))
-    model = tiny_model(stream, dropout=0.3)
-    return train(method, model, stream, splits, SEEDS, ENGINES[engine](), keeper=keeper)
+    return tiny_run(method, SEEDS, ENGINES[engine](), tasks=2, dropout=0.3, keeper=keeper)
 
 
 def assert_same(actual: Any, expected: Any) -> None:

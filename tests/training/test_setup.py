@@ -4,15 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import same_bits, tiny_stream
+from conftest import model_of, same_bits, setup_of, tiny_stream
 from dpmcl import plugins
-from dpmcl.core.model import Model
-from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
-from dpmcl.engine import Looped
 from dpmcl.training import loop
 from dpmcl.training.observer import Observer
-from dpmcl.training.setup import Setup
 
 
 class LastUpdate(Observer):
@@ -32,17 +28,7 @@ def made(name, stream, momentum=1.0, **settings):
         return nn.Sequential(normalise, nn.Linear(2, 8)), nn.Linear(8, stream.outputs)
 
     method = plugins.find("method", name)(batch=4, memory=7, **settings)
-    model = Model.build(
-        network, stream.kind, stream.example(torch.float64), stream.outputs, dtype=torch.float64
-    )
-    return Setup(
-        method=method,
-        model=method.prepare(model),
-        stream=stream,
-        splits=split(stream, (3,), (0.6, 0.2, 0.2)),
-        seeds=(3,),
-        engine=Looped(),
-    )
+    return setup_of(method, stream, (3,), model=model_of(stream, network))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_model, tiny_stream, train
+from conftest import model_of, setup_of, tiny_run
 from dpmcl.core.batch import Batch
-from dpmcl.core.model import Model, initial_weights
+from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves
-from dpmcl.data.splits import split
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.methods.dpmcl import DPMCL
@@ -24,7 +23,7 @@ GRADS = {
     "a": torch.tensor([0.6, 0.0], dtype=torch.float64),
     "b": torch.tensor([0.8], dtype=torch.float64),
 }
-SEEDS = (0, 1)
+SMALL = {"batch": 8, "updates": 52, "memory": 50, "lr": 0.05}
 
 
 def rule(drift=0.0, **settings):
@@ -73,56 +72,41 @@ def test_where_the_theorem_does_not_apply_it_does_what_it_is_told(otherwise, ste
     assert moved(*rule(drift, otherwise=otherwise)) == pytest.approx(step, rel=1e-8)
 
 
-def trained(stream, log_lines, engine=None, seeds=SEEDS, method=ER, **settings):
-    """ER under the theorem's step, on classes or on windows of an equation."""
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    made = method(batch=8, updates=52, memory=50, lr=0.05, **settings)
-    model = tiny_model(stream) if stream.kind == "classification" else lorenz_model(stream)
-    out = train(made, model, stream, splits, seeds, engine or Looped(), note=log_lines.append)
-    return out, model, splits
+def trained(engine=None, method=ER, **settings):
+    """Parameters of a method on the tiny stream."""
+    return tiny_run(method(**SMALL, **settings), engine=engine).theta
 
 
-def lorenz_model(stream):
-    def network():
-        return nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)
-
-    return Model.build(network, "regression", stream.example(torch.float64), 3, dtype=torch.float64)
-
-
-def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did():
-    log_lines: list[str] = []
-    trained(tiny_stream(), log_lines, optimiser={"name": "theorem", "beta": 0.5})
-    assert log_lines[0].startswith(
-        "theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = "
-    )
-    assert "steps are taken as if dx were 0" in log_lines[0]
-    assert len(log_lines) == 1
-    stay: list[str] = []
-    rule = {"name": "theorem", "beta": 0.5, "otherwise": "stay"}
-    trained(tiny_stream(), stay, optimiser=rule)
-    assert "no steps are taken" in stay[0]
+def test_a_run_says_at_which_tasks_the_theorem_does_not_apply_and_what_it_did(log_lines):
+    for otherwise, said in (
+        ("ignore", "steps are taken as if dx were 0"), ("stay", "no steps are taken")
+    ):  # fmt: skip
+        log_lines.clear()
+        trained(optimiser={"name": "theorem", "beta": 0.5, "otherwise": otherwise})
+        (line,) = log_lines
+        assert line.startswith("theorem 1 does not apply at task 1 ('task 1'): ||J_x|| ||dx|| = ")
+        assert said in line
 
 
 @pytest.mark.parametrize("drift", ["inputs", "features"])
-def test_the_drift_matters_and_engines_agree(drift):
-    optimiser = {"name": "theorem", "beta": 0.5, "drift": drift, "otherwise": "stay"}
-    found = [
-        trained(tiny_stream(), [], engine(), optimiser=optimiser)[0].theta
-        for engine in (Looped, Batched)
-    ]
-    for a, b in zip(*(leaves(theta) for theta in found), strict=True):
-        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
-    log_lines: list[str] = []
-    blind = trained(tiny_stream(), log_lines, optimiser={**optimiser, "drift": "none"})[0].theta
+def test_the_drift_matters_and_engines_agree(drift, log_lines):
+    optimiser = {"name": "theorem", "beta": 0.5, "otherwise": "stay"}
+    blind = trained(optimiser={**optimiser, "drift": "none"})
     assert not log_lines
-    assert not torch.allclose(leaves(found[0])[0], leaves(blind)[0])
+    looped, batched = (
+        trained(engine(), optimiser={**optimiser, "drift": drift}) for engine in (Looped, Batched)
+    )
+    torch.testing.assert_close(looped, batched, rtol=1e-8, atol=1e-10)
+    assert not torch.allclose(leaves(looped)[0], leaves(blind)[0])
 
 
 def test_exact_drift_is_that_of_the_equation():
-    stream = Lorenz(tasks=2).build(SEEDS)
-    out, model, splits = trained(stream, [], optimiser={"name": "theorem", "drift": "exact"})
+    stream = Lorenz(tasks=2).build((0, 1))
+    model = model_of(stream, lambda: (nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)))
+    method = ER(**SMALL, optimiser={"name": "theorem", "drift": "exact"})
+    out = tiny_run(method, stream=stream, model=model)
     assert math.isfinite(float(leaves(out.theta)[0].sum()))
-    row = splits.train.row[0, :32]
+    row = setup_of(method, stream, model=model).splits.train.row[0, :32]
     here, there = (
         stream.batch(r, torch.ones_like(r, dtype=torch.bool), r * 0, torch.float64, replica=0)
         for r in (row, stream.following[row])
@@ -137,8 +121,8 @@ def test_exact_drift_is_that_of_the_equation():
 
 def test_what_the_stream_cannot_tell_is_refused():
     with pytest.raises(SpecError, match=r"optimiser\.drift = 'exact' needs a stream that knows"):
-        trained(tiny_stream(), [], optimiser={"name": "theorem", "drift": "exact"})
+        trained(optimiser={"name": "theorem", "drift": "exact"})
     with pytest.raises(SpecError, match="fourth_term = 'exact' needs a stream"):
-        trained(tiny_stream(), [], method=DPMCL, fourth_term="exact")
+        trained(method=DPMCL, fourth_term="exact")
     with pytest.raises(SpecError, match="fourth_term = 'estimated' moves inputs and targets"):
-        trained(tiny_stream(), [], method=DPMCL, fourth_term="estimated")
+        trained(method=DPMCL, fourth_term="estimated")
