@@ -12,7 +12,7 @@ from torch import nn
 from conftest import same_bits, tiny_model, tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core import keys
-from dpmcl.core.batch import Batch, join, weighted_mean
+from dpmcl.core.batch import Batch, weighted_mean
 from dpmcl.core.generators import forked
 from dpmcl.core.keys import Purpose
 from dpmcl.core.model import Model, has_convolution, initial_weights
@@ -201,13 +201,6 @@ def test_errors_of_classes_are_zero_or_one_and_of_what_is_not_finite_one(classif
     assert classifier.errors(logits[2:3], torch.tensor([2]), within).tolist() == [0.0]
 
 
-def test_losses_of_classes_are_the_cross_entropy(classifier):
-    logits = torch.tensor([[1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    losses = classifier.losses(logits, torch.tensor([1, 2]))
-    first = -2.0 + np.log(np.exp(1.0) + np.exp(2.0) + np.exp(0.5))
-    np.testing.assert_allclose(losses.numpy(), [first, np.log(3)], rtol=1e-14)
-
-
 def test_losses_and_errors_of_values_are_the_mean_squared_error():
     regressor = build(nn.Identity(), nn.Linear(2, 2), outputs=2, kind="regression")
     outputs, y = torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[0.0, 4.0], [0.0, 1.0]])
@@ -225,14 +218,6 @@ def test_the_cost_is_the_weighted_mean_and_zero_without_rows(classifier, w):
     assert float(value) == pytest.approx(expected, rel=1e-12)
     assert all((leaf == 0).all() for leaf in leaves(grads)) == (sum(w) == 0)
     assert float(weighted_mean(losses, batch.w)) == pytest.approx(expected)
-
-
-def test_joined_batches_cost_the_mean_of_both(classifier):
-    theta, first, second = classifier.init(0), batch_of(1, 0, 0), batch_of(1, 1, 1)
-    both = join(first, second)
-    assert torch.equal(both.x, torch.cat([first.x, second.x]))
-    costs = [classifier.cost(theta, batch) for batch in (first, second)]
-    torch.testing.assert_close(classifier.cost(theta, both), (costs[0] + 3 * costs[1]) / 4)
 
 
 def network(name: str, shape, outputs: int, **settings):

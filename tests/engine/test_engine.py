@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny_model, tiny_run, tiny_stream
+from conftest import Layer, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at
@@ -71,74 +71,42 @@ class Mistaken(torch.autograd.Function):
         return x * (2 if of_gradient else 3), in_dims[0]
 
 
-class Scaled(nn.Module):
-    def __init__(self, of_gradient: bool) -> None:
-        super().__init__()
-        self.of_gradient = of_gradient
-
-    def forward(self, x):
-        return Mistaken.apply(x, self.of_gradient)
-
-
-class Tiny(nn.Module):
-    """Makes its input a millionth."""
-
-    def forward(self, x):
-        return 1e-6 * x
-
-
 class Float32(nn.Linear):
     def forward(self, x):
         return super().forward(x.to(torch.float32))
 
 
-def test_a_network_that_fixes_a_type_is_compared_in_that_type(log_lines):
+def masked() -> nn.Module:
+    """A layer that has one whose result is a mask."""
+    return Layer(lambda self, x: x * self.positive(x), positive=Layer(lambda self, x: x > 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "unit"),
+    [
+        (lambda: Float32(4, 8), 1.0),  # is compared in float32
+        (lambda: nn.Sequential(nn.Linear(4, 8), masked()), 1.0),
+        (lambda: nn.Linear(4, 8), 1e-15),
+        (lambda: nn.Linear(4, 8), 1e15),
+    ],
+)
+def test_types_masks_and_the_unit_of_inputs_do_not_hinder_batching(make, unit, log_lines):
     x = torch.rand(6, 4)
-    network = model(lambda: (Float32(4, 8), nn.Linear(8, 3)), x)
-    assert choose("auto", network, x, replicas=2, batch=8).name == "batched"
+    network = model(lambda: (make(), nn.Linear(8, 3)), x)
+    assert choose("auto", network, unit * x, replicas=2, batch=8).name == "batched"
     assert not log_lines
 
 
-class Positive(nn.Module):
-    """A layer whose result is a mask."""
-
-    def forward(self, x):
-        return x > 0
-
-
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.positive = Positive()
-
-    def forward(self, x):
-        return x * self.positive(x)
-
-
-def test_a_layer_may_return_a_mask(log_lines):
-    x = torch.rand(6, 4)
-    network = model(lambda: (nn.Sequential(nn.Linear(4, 8), Gated()), nn.Linear(8, 3)), x)
-    assert choose("auto", network, x, replicas=2, batch=8).name == "batched"
-    assert not log_lines
-
-
-def test_the_unit_of_inputs_does_not_matter(log_lines):
-    x = torch.rand(6, 4)
-    for unit in (1e-15, 1e15):
-        network = model(lambda: (nn.Linear(4, 8), nn.Linear(8, 3)), x)
-        assert choose("auto", network, unit * x, replicas=2, batch=8).name == "batched"
-    assert not log_lines
-
-
-@pytest.mark.parametrize("unit", [nn.Identity(), Tiny()])
+@pytest.mark.parametrize("unit", [nn.Identity(), Layer(lambda self, x: 1e-6 * x)])
 @pytest.mark.parametrize(
     ("of_gradient", "name"),
-    [(False, "representation.1: Scaled"), (True, "the gradient of representation.0.")],
+    [(False, "representation.1: Layer"), (True, "the gradient of representation.0.")],
 )
 def test_a_layer_that_gives_other_numbers_when_mapped_is_named(
     of_gradient, name, unit, log_lines, caplog
 ):
-    layers = nn.Sequential(nn.Linear(4, 8), Scaled(of_gradient), unit, nn.Linear(8, 8, bias=False))
+    scaled = Layer(lambda self, x: Mistaken.apply(x, of_gradient))
+    layers = nn.Sequential(nn.Linear(4, 8), scaled, unit, nn.Linear(8, 8, bias=False))
     last, x = nn.Linear(8, 3, bias=False), torch.rand(6, 4)
     network = model(lambda: (layers, last), x)
     assert choose("auto", network, x, replicas=2, batch=8).name == "looped"

@@ -69,43 +69,25 @@ def test_results_that_share_memory_are_told_apart():
     assert [leaf.tolist() for leaf in after.extra] == [[6.0, 7.0], [7.0, 8.0], [7.0, 8.0]]
 
 
-FALLS_BACK = "An update is not traced, and runs slower: "
-
-
-def test_an_update_that_branches_on_a_value_is_left_as_it_is_and_told(caplog):
+@pytest.mark.parametrize(
+    ("moved", "trace_after", "expected", "why"),
+    [
+        (lambda w, x: w + 1 if w.sum() < 5 else w * 2, 1, [10.0], ""),  # a branch on a value
+        (lambda w, x: w + x.tolist()[0], 2, [15.0], "its operations depend on values."),
+        (lambda w, x: torch.cat([w, w]), 0, [0.0] * 64, "it changes the shapes of its state."),
+    ],
+)
+def test_what_cannot_be_traced_is_left_as_it_is_and_told(moved, trace_after, expected, why, caplog):
     def update(state, batches, key):
-        w = state.theta["p"]["w"]
-        return state._replace(theta={"p": {"w": w + 1 if w.sum() < 5 else w * 2}})
-
-    with caplog.at_level("INFO", "dpmcl"):
-        after = run(Stepper(trace_after=1), update, a_state(0.0), 8)
-    assert after.theta["p"]["w"].tolist() == [40.0]
-    (line,) = caplog.messages
-    assert line.startswith(FALLS_BACK)
-
-
-def test_an_update_that_reads_values_unseen_is_left_as_it_is_and_told(caplog):
-    def update(state, batches, key):
-        (number,) = batches["new"].x.tolist()
-        return state._replace(theta={"p": {"w": state.theta["p"]["w"] + number}})
+        return state._replace(theta={"p": {"w": moved(state.theta["p"]["w"], batches["new"].x)}})
 
     numbers = [torch.tensor([float(n)]) for n in range(6)]
     steps = [({"new": Batch(x, x, x, x)}, torch.zeros(1, 2)) for x in numbers]
     with caplog.at_level("INFO", "dpmcl"):
-        after = Stepper(trace_after=2).run(update, a_state(0.0), steps)
-    assert after.theta["p"]["w"].tolist() == [15.0]
-    assert caplog.messages == [FALLS_BACK + "its operations depend on values."]
-
-
-def test_an_update_that_changes_shapes_is_left_as_it_is_and_told(caplog):
-    def update(state, batches, key):
-        w = state.theta["p"]["w"]
-        return state._replace(theta={"p": {"w": torch.cat([w, w])}})
-
-    with caplog.at_level("INFO", "dpmcl"):
-        after = run(Stepper(trace_after=0), update, a_state(1.0), 3)
-    assert after.theta["p"]["w"].shape == (8,)
-    assert caplog.messages == [FALLS_BACK + "it changes the shapes of its state."]
+        after = Stepper(trace_after=trace_after).run(update, a_state(0.0), steps)
+    assert after.theta["p"]["w"].tolist() == expected
+    (line,) = caplog.messages
+    assert line.startswith(f"An update is not traced, and runs slower: {why}")
 
 
 def test_one_trace_serves_updates_that_do_the_same():

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from test_learner import CLOUDS, NAMES, make_learner, parameters
 from torch import nn
 
-from conftest import refused
+from conftest import refused, same_bits
 from dpmcl import Learner, ModelError, Optimiser, SpecError
 from dpmcl.core.atomic import atomic
 from dpmcl.exceptions import FolderError
@@ -50,8 +50,7 @@ def test_in_a_new_process_a_learner_goes_on_as_if_never_stopped(tmp_path):
         told, again = np.load(folder / "told.npz"), Learner.load(folder)
         assert (told["before"] == old).all()
         assert (told["after"] == learner.predict_proba(CLOUDS[15:])).all()
-        for a, b in zip(parameters(learner), parameters(again), strict=True):
-            assert torch.equal(a, b)
+        assert same_bits(parameters(learner), parameters(again))
         assert repr(again) == repr(learner)
 
 

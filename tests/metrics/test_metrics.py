@@ -32,9 +32,9 @@ BY_HAND = {
 metrics = pytest.mark.parametrize("name", BY_HAND)
 
 
-def errors_of(*replicas, rows=(30, 10, 60)) -> Errors:
+def errors_of(*replicas) -> Errors:
     values = np.array(replicas, dtype=np.float64)
-    examples = np.tile(rows[: values.shape[2]], (len(values), 1))
+    examples = np.tile((30, 10, 60)[: values.shape[2]], (len(values), 1))
     return Errors(tuple(range(len(values))), values, examples)
 
 
@@ -87,10 +87,6 @@ def test_means_over_tasks_are_undefined_where_one_was_not_evaluated(metric):
     thinned = errors_of([BEFORE, [0.1, np.nan, np.nan], [np.nan, 0.2, np.nan], AFTER[2]])
     check(metric(thinned, after=1), np.nan)
     assert metric(thinned)[0] == metric(ONE)[0]
-
-
-def test_cme_micro_is_cme_where_tasks_have_equally_many_rows():
-    check(cme_micro(errors_of(BY_TASK, rows=(7, 7, 7))), BY_HAND["cme"])
 
 
 def test_forgetting_is_below_zero_where_later_tasks_help():
