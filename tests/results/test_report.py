@@ -11,7 +11,7 @@ from test_theory_figures import readings
 from conftest import random_record
 from dpmcl.core.gradients import Work
 from dpmcl.exceptions import DpmclError, SpecError
-from dpmcl.results.record import Divergence, Record
+from dpmcl.results.record import Divergence, Record, select_seeds
 from dpmcl.results.store import Protocol, Rule, Stored, StreamInfo
 
 pytest.importorskip("matplotlib")
@@ -73,16 +73,20 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_a_report_names_the_seeds_that_its_spec_does_not_repeat() -> None:
+def test_a_report_repeats_the_seeds_of_each_method() -> None:
+    """A run that was extended or merged has the spec of its last call."""
     run = stored(0.1, er=record(0, 0.1), naive=record(1, 0.2))
-    assert "also holds" not in markdown({"a": run})["report.md"]
-    part = replace(run, spec={**run.spec, "replicas": 4, "seed": 2})
-    page = markdown({"a": part})["report.md"]
-    assert "4 replicas from seed 2. Repeat it" in page
+    page = markdown({"a": run})["report.md"]
+    assert "er, naive on toy, 4 tasks, 9 replicas from seed 0. Repeat it with: dpmcl run" in page
+    assert "--method" not in page
+    few = {"er": run.records["er"], "naive": select_seeds(run.records["naive"], {2, 5, 6})}
+    last = replace(run, spec={**run.spec, "seed": 2, "replicas": 1}, records=few)
+    page = markdown({"a": last})["report.md"]
+    assert "a: naive on toy, 4 tasks, 1 replica from seed 2." in page
+    assert "run a/spec.toml --method naive --seed 5 --replicas 2 --out again/a" in page
     for spec in ({"stream": {"name": "python"}}, {"methods": {"strong": {"method": "__main__:A"}}}):
         in_python = replace(run, spec={**run.spec, **spec})
         assert "made in Python" in markdown({"a": in_python})["report.md"]
-    assert "a also holds the seeds 0, 1, 6, 7, 8, of other calls" in page
 
 
 def test_what_cannot_be_reported_is_refused() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,32 +132,38 @@ def _overview(runs: Mapping[str, Stored]) -> _Section:
     """Return the methods, streams and seeds of the runs, and the commands that repeat them."""
     texts = []
     for name, stored in runs.items():
-        spec = stored.spec
-        methods = ", ".join(displayed(method) for method in spec.get("methods", {}))
         scenario = f" ({displayed(stored.stream.scenario)})" if stored.stream.scenario else ""
-        first = spec.get("seed", 0)
-        seeds = {seed for record in stored.records.values() for seed in record.test.seeds}
-        others = sorted(seeds - set(range(first, first + spec.get("replicas", 0))))
-        texts.append(
-            f"{displayed(name)}: {methods} on {displayed(stored.stream.name)}, "
-            f"{len(stored.stream.tasks)} tasks{scenario}, {spec.get('replicas', '?')} replicas "
-            f"from seed {first}. {_how_to_repeat(name, spec)}"
-        )
-        if others:
+        for (first, count), methods in _calls(stored).items():
             texts.append(
-                f"{displayed(name)} also holds the seeds {', '.join(map(str, others))}, of other "
-                "calls; repeat them with --seed and --replicas."
+                f"{displayed(name)}: {', '.join(map(displayed, methods))} on "
+                f"{displayed(stored.stream.name)}, {len(stored.stream.tasks)} tasks{scenario}, "
+                f"{count} replica{'s' * (count != 1)} from seed {first}. "
+                f"{_how_to_repeat(name, stored.spec, methods, first, count)}"
             )
     return _Section("What was asked", texts)
 
 
-def _how_to_repeat(name: str, spec: Mapping[str, Any]) -> str:
-    """Return a sentence with the command that repeats a run."""
+def _calls(stored: Stored) -> dict[tuple[int, int], list[str]]:
+    """Return the methods of a run by the first seed and the number of consecutive seeds."""
+    calls: dict[tuple[int, int], list[str]] = {}
+    for method, record in stored.records.items():
+        numbered = enumerate(record.test.seeds)
+        for _, group in groupby(numbered, lambda pair: pair[1] - pair[0]):
+            seeds = [seed for _, seed in group]
+            calls.setdefault((seeds[0], len(seeds)), []).append(method)
+    return calls
+
+
+def _how_to_repeat(name: str, spec: Mapping[str, Any], methods: list[str], *seeds: int) -> str:
+    """Return a sentence with the command that repeats methods with their first seed and number."""
     objects = "python" in (spec.get(table, {}).get("name") for table in ("stream", "network"))
     if objects or "__main__:" in str(spec):
         return "It was made in Python, by objects of a script; call dpmcl.run again to repeat it."
-    command = ["dpmcl", "run", f"{name}/spec.toml", "--out", f"again/{Path(name).name}"]
-    return f"Repeat it with: {shlex.join(command)}"
+    command = ["dpmcl", "run", f"{name}/spec.toml"]
+    if (methods, *seeds) != ([*spec["methods"]], spec.get("seed"), spec.get("replicas")):
+        command += [word for method in methods for word in ("--method", method)]
+        command += ["--seed", str(seeds[0]), "--replicas", str(seeds[1])]
+    return f"Repeat it with: {shlex.join([*command, '--out', f'again/{Path(name).name}'])}"
 
 
 def _protocol(runs: Mapping[str, Stored]) -> _Section:
