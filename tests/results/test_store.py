@@ -159,6 +159,8 @@ def predict(values: Any, seeds: str) -> Any:
         ("work.json", b'{"er": {"0": {"gradient_evaluations": -1}}}', "greater than or equal to 0"),
         ("divergence.json", b'{"er": {"0": {"task": 1}}}', "phase"),
         ("protocol.json", b'{"budget": "flops", "rules": []}', "pattern"),
+        ("environment.json", b'[{"torch": "2.1', "Invalid JSON"),
+        ("environment.json", b"[1]", "an object"),
         ("predictions.safetensors", b"\0", ""),
         ("predictions.safetensors", predict(np.zeros((2, 3)), "{}"), "'er'"),
         ("predictions.safetensors", predict(np.zeros(2) > 0, '{"er": [0, 3]}'), "'er'"),

@@ -186,7 +186,7 @@ def _settings(stored: Stored, method: str) -> dict[str, Any]:
     versions = {
         str(entry["dpmcl"])
         for entry in stored.environment
-        if isinstance(entry, Mapping) and entry.get("method") == method and "dpmcl" in entry
+        if entry.get("method") == method and "dpmcl" in entry
     }
     version = {VERSION: ", ".join(sorted(versions))} if versions else {}
     return out | {**_DEFAULTS, **spec.get("training", {}), **changed} | code | version

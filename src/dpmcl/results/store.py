@@ -128,7 +128,7 @@ class Stored:
     spec: Mapping[str, Any]
     stream: StreamInfo
     records: Mapping[str, Record]
-    environment: Sequence[Any] = ()
+    environment: Sequence[Mapping[str, Any]] = ()
     protocol: Protocol | None = None
     code: Code = field(default_factory=dict)
 
@@ -151,6 +151,7 @@ _SCHEMAS = {
     "work.json": _by_seed_schema(dict[_WORK_NAMES, NonNegative]),
     "divergence.json": _by_seed_schema(Divergence),
     "protocol.json": pydantic.TypeAdapter[Any](Protocol),
+    "environment.json": pydantic.TypeAdapter[Any](list[dict[str, Any]]),
 }
 """Schema of each JSON file."""
 
@@ -162,7 +163,6 @@ _READ = (*_SCHEMAS, errors_file.FILE, monitor_file.FILE, predictions_file.FILE)
 
 FILES = (
     *_READ,
-    "environment.json",
     "parameters",
     "states",
     "checkpoints",
@@ -399,6 +399,19 @@ def save_protocol(folder: Path, protocol: Protocol) -> None:
     _write_json(folder / "protocol.json", protocol.to_table())
 
 
+def environment(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of environment.json, or an empty list if it does not exist.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    entries: list[dict[str, Any]] = _read_json(folder / "environment.json", [])
+    return entries
+
+
 def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
     """Add entries to environment.json: the software and hardware behind the newest results.
 
@@ -418,20 +431,6 @@ def add_environment(folder: Path, *new: Mapping[str, Any]) -> None:
         else:
             entries.append(dict(entry))
     _write_json(folder / "environment.json", entries)
-
-
-def environment(folder: Path) -> list[Any]:
-    """Return the entries of environment.json, or an empty list if it cannot be read.
-
-    Args:
-        folder: The run folder.
-    """
-    path = folder / "environment.json"
-    try:
-        entries = json.loads(path.read_text("utf-8")) if path.is_file() else []
-    except (OSError, ValueError, RecursionError):
-        return []
-    return entries if isinstance(entries, list) else []
 
 
 def _write_json(path: Path, content: Any) -> None:

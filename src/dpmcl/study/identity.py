@@ -300,7 +300,7 @@ def warn_of_other_versions(before: Stored, trained: set[str]) -> set[str]:
     now = {"dpmcl": version("dpmcl"), "torch": str(torch.__version__)}
     versions_by_method: dict[str, str] = {}
     for entry in before.environment:
-        if isinstance(entry, dict) and str(entry.get("method")) in before.records:
+        if str(entry.get("method")) in before.records:
             changed = [f"{key} {entry[key]}" for key in now if entry.get(key, now[key]) != now[key]]
             if changed:
                 versions_by_method[entry["method"]] = " and ".join(changed)
