@@ -426,7 +426,10 @@ def _perturbed(theta: Theta) -> Theta:
 
 def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> Theta:
     """Return the gradient of a cost by theta, taken by torch.func as in a run."""
-    way_out = "leave out what torch.func does not know (torch.utils.checkpoint, changes in place)"
+    way_out = (
+        "leave out what torch.func does not know (torch.utils.checkpoint, packed sequences, "
+        "changes in place)"
+    )
     with name_layer_in_errors(
         parts, "The network cannot be differentiated by torch.func.grad", way_out
     ):

@@ -76,8 +76,8 @@ class Learner:
             chunk back. None means no limit. Needs `holdout`.
         monitor: "stability" checks the conditions of Theorem 1 during each chunk, for `report`.
             None checks nothing. Needs `holdout`.
-        before: Name of the layer at which a single module is split: the layers before it are the
-            representation, the others the prediction. None means the last linear layer.
+        before: Name of the layer, the last step of a single module, that becomes the prediction;
+            the rest becomes the representation. None means the last linear layer.
         frozen: Names of layers, of modules of your own, that are not trained: their parameters and
             running statistics stay fixed, and their dropout is off.
         dtype: Type of the parameters, "float32" or "float64".

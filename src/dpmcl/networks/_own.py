@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -92,29 +93,48 @@ def freeze(members: tuple[nn.Module, ...], names: Sequence[str]) -> None:
         raise ModelError("Everything is frozen; leave the layers that are to learn out of frozen.")
 
 
-def with_outputs(pair: tuple[nn.Module, nn.Module], outputs: int) -> tuple[nn.Module, nn.Module]:
-    """Return the parts with a last linear layer of `outputs` units, new if it has others.
+def with_outputs(
+    pair: tuple[nn.Module, nn.Module], outputs: int, shape: tuple[int, ...]
+) -> tuple[nn.Module, nn.Module]:
+    """Return the parts with `outputs` outputs, by a new last linear layer if they have others.
 
     Args:
         pair: Representation and prediction.
-        outputs: Width of the last linear layer.
+        outputs: Width of the prediction's result.
+        shape: Shape of one input.
 
     Raises:
         ModelError: A new layer would not do what the last one does.
     """
     representation, prediction = pair
-    linear = [(n, m) for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
-    if not linear or linear[-1][1].out_features == outputs:
+    linear = [n for n, m in prediction.named_modules() if isinstance(m, nn.Linear)]
+    is_last_step = True
+    h, g = whole = nn.Sequential(*copy.deepcopy(pair))
+    whole.eval()
+    with suppress(Exception):  # the check of the network names the layer that fails
+        like = next(whole.parameters(), torch.zeros(()))
+        with torch.no_grad():
+            out, results = _linear_results(g, h(made_up_inputs(4, shape).to(like)))
+        if out.shape == (4, outputs):
+            return pair
+        linear = [n for n, _ in results]  # in the order of their use
+        is_last_step = bool(results) and results[-1][1] is out
+    if not linear:
         return pair
-    name, old = linear[-1]
+    name = linear[-1]
+    old: Any = prediction.get_submodule(name)
+    if old.out_features == outputs:
+        return pair
     everywhere = [p for m in pair for _, p in m.named_parameters(remove_duplicate=False)]
     shared = any(sum(p is other for other in everywhere) > 1 for p in old.parameters())
     frozen = not old.weight.requires_grad and any(p.requires_grad for p in everywhere)
-    if type(old) is not nn.Linear or hooks_of(old) or shared or frozen:
+    plain = type(old) is nn.Linear and not hooks_of(old)
+    if not plain or shared or frozen or not is_last_step:
         raise ModelError(
             f"A plain nn.Linear replaces a last layer whose width is not {outputs}, and this one "
-            f"({shown(old)}) is of another class, frozen, shared or has hooks; name as many "
-            "classes as it has outputs (classes=[...]), or give a function of (shape, outputs)."
+            f"({shown(old)}) is of another class, frozen, shared, has hooks or is not the last "
+            "step; name as many classes as it has outputs (classes=[...]), or give a function of "
+            "(shape, outputs)."
         )
     new = nn.Linear(old.in_features, outputs, bias=old.bias is not None).to(old.weight)
     if not name:
@@ -134,15 +154,9 @@ def _layer(layers: Mapping[str, Any], name: str) -> Any:
 
 def _last_linear(module: nn.Module, x: Tensor) -> str:
     """Return the name of the linear layer whose output is the module's result."""
-    results: list[tuple[str, Any]] = []
-    hooks = [
-        layer.register_forward_hook(lambda _m, _x, out, label=name: results.append((label, out)))
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
     try:
         with torch.no_grad():
-            out = module(x)
+            out, results = _linear_results(module, x)
     except Exception as error:  # the user's module may raise anything
         embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
         way_out = f"fix it, or {_BY_HAND}"
@@ -150,16 +164,31 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
             f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
         ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not results:
         raise ModelError(f"The network has no linear layer before which to split it; {_BY_HAND}.")
     name, last = results[-1]
     if last is not out or not name:
-        what = f"more is computed after its last linear layer '{name}'" if name else "it is one"
+        what = "it is one"
+        if name:
+            what = (
+                f"more is computed after its last linear layer '{name}' (leave out a softmax or "
+                "sigmoid: costs take logits)"
+            )
         raise ModelError(f"The network cannot be split by itself, since {what}; {_BY_HAND}.")
     return name
+
+
+def _linear_results(module: nn.Module, x: Tensor) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return a module's result, and the name and the result of each linear layer that it uses."""
+    results: list[tuple[str, Any]] = []
+    with ExitStack() as hooks:
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.Linear):
+                record = layer.register_forward_hook(
+                    lambda _m, _x, out, label=name: results.append((label, out))
+                )
+                hooks.callback(record.remove)
+        return module(x), results
 
 
 def _check_split(

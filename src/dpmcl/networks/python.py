@@ -60,7 +60,8 @@ class Python(NetworkSettings):
         members = copy.deepcopy(members_of(modules))
         if self.frozen:
             freeze(members, self.frozen)
-        return with_outputs(split_in_two(members, self.before, tuple(shape)), outputs)
+        pair = split_in_two(members, self.before, tuple(shape))
+        return with_outputs(pair, outputs, tuple(shape))
 
 
 def is_factory(modules: Any) -> bool:
