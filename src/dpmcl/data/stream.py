@@ -290,11 +290,10 @@ class Stream:
             DataError: The data cannot be used.
             SpecError: The settings are invalid.
         """
-        from dpmcl.data.readers.datasets import read_dataset
+        from dpmcl.data.readers.datasets import DatasetSettings, read_dataset
 
-        settings = _settings(scenario, task)
-        data = read_dataset(dataset, x=x, y=y, task=task, kind=kind, name=name)
-        return cls.of(data, settings)
+        settings, parts = _settings(scenario, task), DatasetSettings(x=x, y=y, task=task, kind=kind)
+        return cls.of(read_dataset(dataset, parts, name), settings)
 
     def batch(
         self,

@@ -3,11 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.read_errors import reading
-from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers.datasets import DatasetSettings, read_dataset
 from dpmcl.data.scenario import check_task_column
 from dpmcl.data.sources import expand_home
 from dpmcl.exceptions import DataError, needed_for
@@ -15,7 +15,7 @@ from dpmcl.streams._settings import LabelledSettings, Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class HuggingFace(LabelledSettings):
+class HuggingFace(DatasetSettings, LabelledSettings):
     """Your own Hugging Face data set, in a folder that `save_to_disk` wrote.
 
     Classes have the names and the order that a ClassLabel column declares. Nothing is downloaded,
@@ -37,10 +37,6 @@ class HuggingFace(LabelledSettings):
     inside: ClassVar[tuple[str, ...]] = ("dataset_info.json", "dataset_dict.json")
 
     path: Text
-    x: str | None = None
-    y: str | None = None
-    task: str | None = None
-    kind: Literal["classification", "regression"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,14 +44,7 @@ class HuggingFace(LabelledSettings):
 
     def read(self) -> Labelled:
         folder = Path(expand_home(self.path)).absolute()
-        return read_dataset(
-            _load(folder),
-            kind=self.kind,
-            name=folder.resolve().name,
-            x=self.x,
-            y=self.y,
-            task=self.task,
-        )
+        return read_dataset(_load(folder), self, folder.resolve().name)
 
 
 def _load(folder: Path) -> Any:

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 import conftest
-from dpmcl.data.readers.datasets import read_dataset
+from dpmcl.data.readers import datasets as readers
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.streams.huggingface import HuggingFace
@@ -40,6 +40,10 @@ class Items(Dataset):
         if isinstance(item, Exception):
             raise item
         return item
+
+
+def read_dataset(dataset, name=None, **settings):
+    return readers.read_dataset(dataset, readers.DatasetSettings(**settings), name)
 
 
 def refused(dataset, *parts: str, **options) -> None:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from dpmcl.core.model import Kind
+from dpmcl.core.settings import Settings
 from dpmcl.data.labelled import Labelled, from_arrays, numbers_of
 from dpmcl.data.labels import family_of
 from dpmcl.data.plain_arrays import unwrapped
@@ -32,14 +33,33 @@ _Fields = Mapping[str, str]
 """Names of keys or columns by their roles "x", "y" and "task", in this order."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DatasetSettings(Settings):
+    """Settings that decide how a data set is read.
+
+    Attributes:
+        x: Key of the inputs if items are dicts. For a Hugging Face `Dataset`, a column of images,
+            numbers or lists of numbers of one length; None for the only image column or, if there
+            is none, for all other columns, read as a table (see `read_table`).
+        y: Key or column of the labels; None for "label" of a Hugging Face `Dataset`.
+        task: Key or column of the tasks; None if there is none.
+        kind: "classification" or "regression"; None to infer it from the labels.
+    """
+
+    x: str | None = None
+    y: str | None = None
+    task: str | None = None
+    kind: Kind | None = None
+
+    @property
+    def fields(self) -> _Fields:
+        """Return the names that are set, by their roles."""
+        names = {"x": self.x, "y": self.y, "task": self.task}
+        return {role: name for role, name in names.items() if name is not None}
+
+
 def read_dataset(
-    dataset: Any,
-    *,
-    kind: Kind | None = None,
-    name: str | None = None,
-    x: str | None = None,
-    y: str | None = None,
-    task: str | None = None,
+    dataset: Any, settings: DatasetSettings | None = None, name: str | None = None
 ) -> Labelled:
     """Return all items of a data set as labelled data.
 
@@ -55,13 +75,8 @@ def read_dataset(
 
     Args:
         dataset: Map-style data set of PyTorch, a list of items, or a Hugging Face `Dataset`.
-        kind: "classification" or "regression"; None to infer it from the labels.
+        settings: Names of the parts of an item, and the kind; None for the defaults.
         name: Name for titles; None for that of the data set or its class.
-        x: Key of the inputs if items are dicts. For a Hugging Face `Dataset`, a column of images,
-            numbers or lists of numbers of one length; None for the only image column or, if there
-            is none, for all other columns, read as a table (see `read_table`).
-        y: Key or column of the labels; None for "label" of a Hugging Face `Dataset`.
-        task: Key or column of the tasks; None if there is none.
 
     Raises:
         DataError: An item cannot be read or used, or there is no room for the data.
@@ -76,14 +91,13 @@ def read_dataset(
             f"A dataset must be a single one, got a {type(dataset).__name__} with the keys "
             f"{listed(keys)}; pick one of them, or read a table by Stream.from_table."
         )
-    rows, roles = _length(dataset), {"x": x, "y": y, "task": task}
-    fields = {role: name for role, name in roles.items() if name is not None}
+    rows, settings = _length(dataset), settings or DatasetSettings()
     if is_hugging_face(dataset):
         title = name or dataset.info.dataset_name or "dataset"
-        return _read_hugging_face(dataset, title, fields, kind)
+        return _read_hugging_face(dataset, title, settings)
     title = name or type(dataset).__name__
-    inputs, labels, tasks = _gather(_items(dataset, rows, title, fields), rows, title)
-    data = from_arrays(inputs, labels, tasks, name=title, kind=kind)
+    inputs, labels, tasks = _gather(_items(dataset, rows, title, settings.fields), rows, title)
+    data = from_arrays(inputs, labels, tasks, name=title, kind=settings.kind)
     if family_of(labels) == "strings":
         return replace(data, text=True)
     names = _class_names(dataset) if data.kind == "classification" else ()
@@ -277,18 +291,18 @@ def _in_arrow(dataset: Any, columns: list[str], title: str) -> Any:
     return dataset
 
 
-def _read_hugging_face(dataset: Any, title: str, fields: _Fields, kind: Kind | None) -> Labelled:
+def _read_hugging_face(dataset: Any, title: str, settings: DatasetSettings) -> Labelled:
     """Return the rows of a Hugging Face data set as labelled data.
 
     Read as Arrow, so that `datasets` itself decodes and downloads nothing.
     """
     features, (names, images, classes) = dataset.features, _columns(dataset)
-    if "x" not in fields and len(images) > 1:
+    if settings.x is None and len(images) > 1:
         raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
-    fields = {**({"x": images[0]} if images else {}), "y": "label", **fields}
+    fields = {**({"x": images[0]} if images else {}), "y": "label", **settings.fields}
     _check_fields(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
-    kind = kind or ("classification" if y in classes else None)
+    kind = settings.kind or ("classification" if y in classes else None)
     dataset = _in_arrow(dataset, names if x is None else list(fields.values()), title)
     if x is None:
         input_classes = {column: classes[column] for column in {*classes} - {y, task}}
