@@ -1,5 +1,6 @@
 """Check of the properties that every stream must have, for streams that a user's code makes."""
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
@@ -10,12 +11,16 @@ from dpmcl.data.pools import pieces
 from dpmcl.data.stream import Stream
 
 
-def broken_promise(stream: Any, replicas: int) -> str | None:
+def broken_promise(
+    stream: Any, seeds: tuple[int, ...], build: Callable[[tuple[int, ...]], Stream]
+) -> str | None:
     """Return the first property that a stream lacks, as a sentence; None if it has all of them.
 
     Args:
         stream: Object that `StreamSettings.build` returned.
-        replicas: Number of replicas for which it was built.
+        seeds: Seeds for which it was built.
+        build: Builds the stream for other seeds. Seeds are divided into jobs, so a seed must have
+            the same rows alone or in a group; this is tried with the last one.
     """
     if not isinstance(stream, Stream):
         return "`build` returns a Stream"
@@ -25,7 +30,7 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
     if not (
         row.shape == task.shape
         and row.dim() == 2
-        and len(row) in (1, replicas)
+        and len(row) in (1, len(seeds))
         and bool((task.diff() >= 0).all())
         and torch.equal(task.unique(), torch.arange(len(stream.tasks)))
     ):
@@ -52,6 +57,12 @@ def broken_promise(stream: Any, replicas: int) -> str | None:
         return broken
     if stream.kind == "regression" and tuple(stream.y.shape[1:]) != (stream.outputs,):
         return "a target of a regression has as many numbers as the model has outputs"
+    last = len(seeds) - 1
+    if last and not stream.same_rows(last, build(seeds[last:])):
+        return (
+            "a seed has the same rows beside others as alone, which fails for seed "
+            f"{seeds[last]}; draw each replica's rows from a generator of its own seed"
+        )
     return None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -362,7 +362,9 @@ def read_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
     """
     stream = _build_stream(spec, seeds)
     if spec.stream_name == "python" or not plugins.is_ours("stream", spec.stream_name):
-        _check_user_stream(spec, stream, seeds)
+        broken = broken_promise(stream, seeds, partial(_build_stream, spec))
+        if broken is not None:
+            raise DataError(f"Stream '{spec.stream_name}' must promise that {broken}.")
     check_digits(stream, getattr(torch, spec.dtype))
     return stream
 
@@ -390,22 +392,6 @@ def _build_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
                 f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
                 f"{reason(error)}; fix its `build`, or what it reads."
             ) from error
-
-
-def _check_user_stream(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> None:
-    """Check that a stream from outside the package keeps the promises of streams.
-
-    Seeds are divided into jobs, so a seed must have the same rows alone or in a group.
-    """
-    broken = broken_promise(stream, len(seeds))
-    last = len(seeds) - 1
-    if broken is None and last and not stream.same_rows(last, _build_stream(spec, seeds[last:])):
-        broken = (
-            "a seed has the same rows beside others as alone, which fails for seed "
-            f"{seeds[last]}; draw each replica's rows from a generator of its own seed"
-        )
-    if broken is not None:
-        raise DataError(f"Stream '{spec.stream_name}' must promise that {broken}.")
 
 
 def scaled_and_split(spec: Spec, stream: Stream, seeds: tuple[int, ...]) -> tuple[Stream, Splits]:
