@@ -97,7 +97,7 @@ def test_small_batches_work_and_the_optimiser_can_start_anew(name):
         for r in (False, True)
     )
     assert all(leaf.isfinite().all() for leaf in leaves((kept, reset)))
-    assert same_bits(kept["prediction"], reset["prediction"]) == build(name).restarts
+    assert same_bits(kept["prediction"], reset["prediction"]) == (name in ("gdumb", "joint"))
 
 
 @pytest.mark.parametrize("name", METHODS)
