@@ -20,7 +20,7 @@ from dpmcl.data.labelled import (
     warn_if_classes,
     warn_if_reordered,
 )
-from dpmcl.data.readers.datasets import is_hugging_face, read_dataset
+from dpmcl.data.readers.datasets import DatasetSettings, is_hugging_face, read_dataset
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
@@ -224,7 +224,8 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
 def _read_pairs(dataset: Any, kind: Kind | None) -> Labelled:
     """Return a data set as inputs and targets; raise DataError if its items have a third part."""
     # Float labels keep their type if they are read as numbers, also where they are classes.
-    data = read_dataset(dataset, kind="regression" if kind == "regression" else None)
+    settings = DatasetSettings(kind="regression" if kind == "regression" else None)
+    data = read_dataset(dataset, settings)
     if data.task is not None:
         raise DataError(
             "Items of a chunk must be pairs (x, y), since each chunk is one task, and those of "
