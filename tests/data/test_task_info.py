@@ -16,12 +16,19 @@ def test_classes_and_masks_are_those_of_the_rows_that_arrive():
         assert info.classes == ((0, 1), (2, 3), (4, 5))
         assert info.new.tolist() == [c // 2 == number for c in range(6)]
         assert info.seen.tolist() == [c // 2 <= number for c in range(6)]
-    x = torch.arange(80.0)[:, None]
-    blurred = Stream.from_arrays(x, ["a", "b"] * 40, classes_per_task=1, blur=0.3)
-    first, second = task_infos(blurred, split(blurred, (0,), SHARES))
-    assert first.classes == ((0, 1), (0, 1))  # rows of the next task arrive early
-    assert first.new.all()
-    assert not second.new.any()
+
+
+def test_a_seed_s_blurred_tasks_have_the_same_classes_alone_and_beside_others():
+    """Which rows a boundary moves is a seed's; which classes may come is the stream's."""
+    x = torch.arange(40.0)[:, None]
+    blurred = Stream.from_arrays(x, torch.arange(40) % 8, classes_per_task=2, blur=0.1)
+    for seeds in ((0,), (1,), (0, 1, 2)):
+        infos = task_infos(blurred, split(blurred, seeds, SHARES))
+        assert infos[1].classes == (
+            (0, 1, 2, 3), (0, 1, 2, 3, 4, 5), (2, 3, 4, 5, 6, 7), (4, 5, 6, 7),
+        )  # fmt: skip
+        assert infos[1].seen.tolist() == [True] * 6 + [False] * 2
+        assert infos[1].new.tolist() == [False] * 4 + [True] * 2 + [False] * 2
 
 
 def test_regression_has_no_classes_and_rows_are_the_most_of_any_replica():

@@ -21,13 +21,14 @@ class TaskInfo:
         input_shape: Shape of one input.
         outputs: Width of the model's output.
         kind: "classification" or "regression".
-        classes: Class numbers in the rows that arrive with each task of the stream; in a learner,
-            for the tasks before this one, only those that had not arrived before. Empty tuples for
-            regression.
-        seen: Mask of the outputs whose classes occur in a task up to this one, bool (outputs,); all
-            True for regression.
-        new: Mask of the outputs whose classes occur first in this task, bool (outputs,); for
-            regression, all True at the first task and all False after it.
+        classes: Class numbers of the rows that may arrive with each task of the stream: those of
+            the task and, with blurred boundaries, of its neighbours, whichever rows a seed moves.
+            In a learner, for the tasks before this one, only those that had not arrived before.
+            Empty tuples for regression.
+        seen: Mask of the outputs whose classes are in `classes` of a task up to this one, bool
+            (outputs,); all True for regression.
+        new: Mask of the outputs whose classes are first in `classes` of this task, bool (outputs,);
+            for regression, all True at the first task and all False after it.
         rows: Number of training rows that arrive with the task, the largest of any replica.
         rows_seen: Number of training rows of all tasks up to this one, the largest of any replica.
     """
@@ -91,11 +92,17 @@ def first_tasks(infos: Sequence[TaskInfo]) -> Tensor:
 
 
 def _arriving_classes(stream: Stream, rows: Rows) -> Tensor:
-    """Return a mask of the classes that arrive with each task in any replica, (tasks, outputs)."""
+    """Return a mask of the classes that may arrive with each task, bool (tasks, outputs)."""
     tasks, device = len(stream.tasks), rows.row.device
     if stream.kind == "regression":
         return torch.ones(tasks, stream.outputs, dtype=torch.bool, device=device)
     task, _, inside = rows.arrivals()
+    if stream.blur:  # a seed moves rows of its own, and may not depend on the seeds beside it
+        task = rows.task
     present = torch.zeros(tasks, stream.outputs, dtype=torch.bool, device=device)
     present[task[inside], stream.y[rows.row[inside]]] = True
+    if stream.blur:
+        own = present.clone()
+        present[1:] |= own[:-1]
+        present[:-1] |= own[1:]
     return present
