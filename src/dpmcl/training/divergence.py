@@ -16,7 +16,8 @@ from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
-_LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+"""Raised by operations of torch.linalg, as for numbers that are not finite or a singular matrix."""
 
 _CAUSES = {
     "not finite": (
@@ -77,7 +78,7 @@ def advanced(setup: Setup, update: Update, state: State, feed: Feed) -> State:
     """
     try:
         return setup.engine.advance(update, state, feed)
-    except _LinAlgError as error:
+    except LinAlgError as error:
         setup.warn(f"an update fails, as of numbers that diverge: {reason(error)}.", once="algebra")
         return _nan(state)
 
@@ -171,7 +172,7 @@ def _one_by_one(update: Update, state: State, feed: Feed) -> State:
         own = at(state, replica)
         try:
             states.append(update(own, feed.batches(0, replica), feed.key[replica, 0]))
-        except _LinAlgError:
+        except LinAlgError:
             states.append(_nan(own))
     return stack(states)
 

@@ -10,9 +10,11 @@ from dpmcl.core import keys
 from dpmcl.core.generators import states
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
+from dpmcl.engine import Feed
+from dpmcl.exceptions import reason
 from dpmcl.methods._method import Phase, State
 from dpmcl.training.checks import check
-from dpmcl.training.divergence import advanced, choose_state
+from dpmcl.training.divergence import LinAlgError, advanced, choose_state
 from dpmcl.training.memories import (
     empty_memories,
     notes_work,
@@ -234,8 +236,8 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     feed = setup.feed(run.memories, phase, run.position, 1)
     what = f"The update of '{setup.method_name}'"
     before = states()
-    with counting() as work, locating_errors(what, batched=False):
-        setup.update(phase)(at(run.replicas, 0), feed.batches(0, 0), feed.key[0, 0])
+    with locating_errors(what, batched=False):
+        work = _counted(setup, run, phase, feed)
     if states() != before:
         message = (
             f"{what} draws from a global random generator, so no replica can be run again as it was"
@@ -245,3 +247,23 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     work.rows_ahead = sum(feed.drawn.row[name][0, 0].numel() for name in ahead)
     offered = feed.drawn.row[phase.remember][0, 0].numel() if phase.remember else 0
     return work + notes_work(setup, run, offered)
+
+
+def _counted(setup: Setup, run: RunState, phase: Phase, feed: Feed) -> Work:
+    """Return the work of an update of the first replica for which its linear algebra succeeds."""
+    update = setup.update(phase)
+    for replica in range(len(setup.seeds)):
+        arguments = at(run.replicas, replica), feed.batches(0, replica), feed.key[replica, 0]
+        try:
+            with counting() as work:
+                update(*arguments)
+        except LinAlgError as error:
+            failure = error
+        else:
+            return work
+    message = (
+        f"linear algebra fails in the first update of phase '{phase.name}', as of a memory that is "
+        f"still empty: {reason(failure)}; its work is counted up to there."
+    )
+    setup.warn(message, once="work of algebra")
+    return work
