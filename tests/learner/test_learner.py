@@ -266,6 +266,8 @@ def test_a_table_is_read_by_its_columns():
     )
     twice = pandas.concat([frame, frame[["when"]]], axis=1)
     refused(lambda: learner.learn(twice), "columns of different names")
+    indexed = frame.rename(columns={"when": ""})  # as a file that pandas wrote with the index
+    refused(lambda: make_learner().learn(indexed, "kind"), "has '', 'colour'", "an index")
     odd = [*map(str, range(59)), "x"]
     refused(
         lambda: learner.predict(rows.assign(when=odd)), "'when' must hold numbers", "'x' in row 59"

@@ -125,7 +125,8 @@ def as_table(x: Any) -> Any:
             data set without images; or any other inputs.
 
     Raises:
-        DataError: The table cannot be read, has no columns, or has two columns of the same name.
+        DataError: The table cannot be read, has no columns, or has a column without a name or two
+            of the same name.
     """
     if is_hugging_face(x):
         table = table_of_hugging_face(x, _WHAT)
@@ -137,10 +138,10 @@ def as_table(x: Any) -> Any:
     with reading(where, "correct it, or write it again", anything=True):
         source = file_source(Path(x), where) if file else memory_source(x, where)
         columns = [name for name in source.names if name not in source.indexes]
-        if not columns or len({*columns}) < len(columns):
+        if not columns or "" in columns or len({*columns}) < len(columns):
             raise DataError(
                 f"A table must have columns of different names, and {where} has "
-                f"{listed(columns)}; rename or add some."
+                f"{listed(columns)}; rename or add some, or leave out an index without a name."
             )
         return source.read(columns)
 
