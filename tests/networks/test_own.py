@@ -167,6 +167,19 @@ def test_a_network_with_another_buffer_is_not_loaded(tmp_path):
     refused(lambda: Learner.load(tmp_path, model=module), "or buffers have other", error=ModelError)
 
 
+@pytest.mark.parametrize(("layer", "setting"), [(1, "p"), (2, "momentum")])
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_network_that_trains_in_another_way_is_not_loaded(layer, setting, memory, tmp_path):
+    module = nn.Sequential(
+        nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4, momentum=0.5), nn.Linear(4, 4)
+    )
+    learner = Learner(module, updates=1).learn(torch.rand(8, 4), ["a", "b"] * 4)
+    learner.save(tmp_path, memory=memory)
+    Learner.load(tmp_path, model=module)
+    setattr(module[layer], setting, 0.4)
+    refused(lambda: Learner.load(tmp_path, model=module), "trains in another way", error=ModelError)
+
+
 def test_a_frozen_layer_that_has_no_children_computes_as_in_evaluation():
     torch.manual_seed(0)
     layers = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), drawing(), nn.Linear(6, 6)]

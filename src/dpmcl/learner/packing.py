@@ -12,13 +12,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dpmcl.core import fingerprint, tree
+from dpmcl.core import fingerprint, keys, tree
+from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import Work
 from dpmcl.core.memory import Memories
+from dpmcl.core.model import Model
 from dpmcl.core.network_check import made_up_inputs
 from dpmcl.core.row_check import is_near
 from dpmcl.core.settings import NonNegative, Positive
-from dpmcl.core.tree import contiguous_copies, from_named
+from dpmcl.core.tree import contiguous_copies, from_named, named_leaves
 from dpmcl.data.stream import Scale
 from dpmcl.engine import device_of
 from dpmcl.exceptions import FolderError, ModelError, SpecError, reason
@@ -125,6 +127,7 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
         _check_sizes(state, config.network, tensors, config.replicas)
         known = _knowledge(state, config, tensors)
         answers, costs = _probe_answers(known)
+        training = _probe_training(known)
     except (LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, ModelError | SpecError):
             raise
@@ -141,6 +144,10 @@ def unpack(where: Any, state: Packed, content: bytes, config: Config) -> Knowled
     pairs = zip(*(each.tensor_split([_EXAMPLE_ROWS]) for each in (answers, saved)), strict=True)
     if not all(is_near(now, then, then, _NEAR) for now, then in pairs):
         raise _network_differs("the same parameters give other answers in it")
+    for name, now in training.items():
+        then = tensors.get(name, now)
+        if not is_near(now, then, then, _NEAR):
+            raise _network_differs("it trains in another way (dropout, momentum of BatchNorm)")
     saved_costs = tensors.get("cost", costs).to(costs)
     if not is_near(costs, saved_costs, saved_costs, _NEAR):
         raise SpecError(
@@ -166,7 +173,7 @@ def _tensors(known: Knowledge, memory: bool) -> dict[str, Tensor]:
         empty = replace(known.run, memories={})
         known = replace(known, run=empty, held=known.held.without_rows)
     answers, costs = _probe_answers(known)
-    out = tensors_of(known) | {"answers": answers, "cost": costs}
+    out = tensors_of(known) | {"answers": answers, "cost": costs} | _probe_training(known)
     if known.groups and memory:
         out["holdout.then"] = torch.cat([group.then for group in known.groups])
         out["holdout.x"] = torch.cat([group.x for group in known.groups])
@@ -187,14 +194,8 @@ def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
     Raises:
         ModelError: The network takes none of the inputs.
     """
-    model, state = known.setup.model, tree.at(known.evaluated, 0)
-    model = model.holding(state.buffers)
-    probe = made_up_inputs(_EXAMPLE_ROWS, known.form.inputs.shape)
-    x = stored_inputs(known.form, probe).to(model.device, model.dtype)
-    rows, tried = len(known.held.x), min(len(known.held.x), _HELD_ROWS)
-    row = torch.arange(tried, device=model.device) * rows // max(tried, 1)
-    held = replace(known.setup.stream, x=known.held.x, y=known.held.y)
-    batch = held.batch(row, row >= 0, row * 0, model.dtype, replica=0)
+    model, state = _first_replica(known)
+    x, batch = _probe_rows(known)
     outputs, pair = [], torch.arange(256, device=model.device)
     with torch.no_grad():
         for inputs in filter(len, (x, batch.x)):
@@ -213,6 +214,41 @@ def _probe_answers(known: Knowledge) -> tuple[Tensor, Tensor]:
             y = torch.arange(len(known.form.labels.names), device=model.device)
         costs = model.losses(out[pair % len(out)], y[pair * len(y) // 256])
     return out.double().cpu(), costs.double().cpu()
+
+
+def _probe_training(known: Knowledge) -> dict[str, Tensor]:
+    """Return the outputs and the running statistics of a training pass, in float64.
+
+    They reveal another probability of dropout or momentum of BatchNorm. There are none if layers
+    draw from PyTorch's generators, which differ from device to device.
+    """
+    model, state = _first_replica(known)
+    x, batch = _probe_rows(known)
+    x = batch.x if len(batch.x) else x
+    w, key = x.new_ones(len(x)), keys.derive(0, keys.Purpose.PROBE).to(model.device)
+    out: dict[str, Any] = {}
+    if not any(part.draws for part in model.parts.values()):
+        with torch.no_grad(), suppress(Exception):  # a network need not take made-up inputs
+            out["outputs"] = model.predict(state.theta, x, key, w=w)
+            out["statistics"] = model.moved(state.theta, x, w, key)
+    return {name: leaf.double().cpu() for name, leaf in named_leaves(out, "training").items()}
+
+
+def _first_replica(known: Knowledge) -> tuple[Model, State]:
+    """Return the network with the running statistics of the first replica, and its state."""
+    state = tree.at(known.evaluated, 0)
+    return known.setup.model.holding(state.buffers), state
+
+
+def _probe_rows(known: Knowledge) -> tuple[Tensor, Batch]:
+    """Return made-up inputs, and some stored rows, to try a network with."""
+    model, rows = known.setup.model, len(known.held.x)
+    probe = made_up_inputs(_EXAMPLE_ROWS, known.form.inputs.shape)
+    x = stored_inputs(known.form, probe).to(model.device, model.dtype)
+    tried = min(rows, _HELD_ROWS)
+    row = torch.arange(tried, device=model.device) * rows // max(tried, 1)
+    held = replace(known.setup.stream, x=known.held.x, y=known.held.y)
+    return x, held.batch(row, row >= 0, row * 0, model.dtype, replica=0)
 
 
 def _fingerprint_of_frozen(known: Knowledge) -> str:
