@@ -285,6 +285,25 @@ def test_a_table_is_read_by_its_columns():
     refused(lambda: learner.predict(rows.to_numpy()), "must be a table")
 
 
+def test_images_of_hugging_face_need_labels_only_where_they_are_learned():
+    datasets = pytest.importorskip("datasets")
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
+    images = datasets.Dataset.from_dict(
+        {"image": [image.fromarray(each) for each in pixels]},
+        features=datasets.Features({"image": datasets.Image()}),
+    )
+    labels = ["a", "b"] * 6
+    expected = make_learner(updates=2).learn(pixels[:, None], labels).predict_proba(pixels[:, None])
+    for name in ("label", "kind"):
+        data = images.add_column(name, labels)
+        learner = make_learner(updates=2).learn(data, None if name == "label" else name)
+        assert (learner.predict_proba(images) == expected).all()
+        assert learner.evaluate(data) == (learner.predict(data) != labels).mean()
+    assert (make_learner(updates=2).learn(images, labels).predict_proba(data) == expected).all()
+    refused(lambda: learner.learn(images), "no 'kind'")
+
+
 def test_labels_of_a_column_stay_text_where_they_were(tmp_path):
     """In memory "7" is text; in a file it is where other labels of the column are."""
     rows = {"size": [1.0, 2.0] * 9, "code": ["7", "10"] * 9}
@@ -339,6 +358,8 @@ def test_a_data_set_of_pytorch_is_a_chunk():
     assert (learner.predict_proba(data) == learner.predict_proba(CLOUDS)).all()
     views = [(x, x, label) for x, label in items]  # the second input was taken for the target
     refused(lambda: make_learner().learn(views), "pairs (x, y)", "'list' have three parts")
+    numbers = [(x, 0.5 * number) for number, (x, _) in enumerate(items)]
+    assert make_learner(updates=1).learn(numbers).predict(CLOUDS).shape == (60,)
     several = torch.eye(3, dtype=torch.int64)[torch.arange(60) // 20]
     learner = make_learner(kind="regression", updates=1).learn(CLOUDS, several)
     pairs = TensorDataset(torch.tensor(CLOUDS), several)

@@ -20,7 +20,12 @@ from dpmcl.data.labelled import (
     warn_if_classes,
     warn_if_reordered,
 )
-from dpmcl.data.readers.datasets import DatasetSettings, is_hugging_face, read_dataset
+from dpmcl.data.readers.datasets import (
+    DatasetSettings,
+    images_of_hugging_face,
+    is_hugging_face,
+    read_dataset,
+)
 from dpmcl.data.readers.table_fields import CATEGORIES
 from dpmcl.data.scaling import check_digits
 from dpmcl.engine import device_of
@@ -113,7 +118,9 @@ def read_inputs(form: Form, x: Any) -> Tensor:
         DataError: The rows differ in form from those learned.
     """
     x = as_table(x)
-    if isinstance(x, Dataset) or is_hugging_face(x):
+    if is_hugging_face(x):
+        x = images_of_hugging_face(x, "the rows")
+    elif isinstance(x, Dataset):
         x = _read_pairs(x, form.kind).x
     if form.target and isinstance(x, pa.Table) and form.target in x.column_names:
         x = x.drop_columns([form.target])
@@ -195,9 +202,10 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
     text = labels.family == "strings" if labels.family else text
     target = (form.target if form is not None else "") or "label" * is_hugging_face(x)
     x = as_table(x)
+    has_images = is_hugging_face(x)
     if y is None and isinstance(x, pa.Table):
         y = target or None
-    if isinstance(y, str):
+    if isinstance(y, str) and not has_images:
         if not isinstance(x, pa.Table):
             raise DataError(f"y may name a column of a table, and x is a {type(x).__name__}.")
         return *split_target(x, y, text=text), y
@@ -207,24 +215,25 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
             f"y names one column of a table, got {listed(y)}; give several targets as numbers, "
             "(rows, targets), and leave their columns out of x."
         )
-    if y is not None:
+    if y is not None and not isinstance(y, str):
         y = pa.chunked_array([y]) if isinstance(y, pa.Array) else y  # to_numpy would refuse to copy
+        x = images_of_hugging_face(x, "the rows") if has_images else x
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
     if isinstance(x, Tensor | np.ndarray | pa.Table):
         raise DataError(
             "A chunk needs targets; give them as y, or, of a table, the name of their column."
         )
-    data = _read_pairs(x, kind)
+    data = _read_pairs(x, kind, y or (target if has_images else None))
     if data.kind == "regression":
-        return data.x, data.y, ""
+        return data.x, data.y.squeeze(1), y or ""
     names = np.array(data.classes) if data.text else labels_of_names(data.classes).originals()
-    return data.x, names[data.y.numpy()], ""
+    return data.x, names[data.y.numpy()], y or ""
 
 
-def _read_pairs(dataset: Any, kind: Kind | None) -> Labelled:
+def _read_pairs(dataset: Any, kind: Kind | None, column: str | None = None) -> Labelled:
     """Return a data set as inputs and targets; raise DataError if its items have a third part."""
     # Float labels keep their type if they are read as numbers, also where they are classes.
-    settings = DatasetSettings(kind="regression" if kind == "regression" else None)
+    settings = DatasetSettings(kind="regression" if kind == "regression" else None, y=column)
     data = read_dataset(dataset, settings)
     if data.task is not None:
         raise DataError(

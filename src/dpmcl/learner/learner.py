@@ -293,9 +293,9 @@ class Learner:
             x: Inputs (rows, ...) as an array, tensor or list; a table (pandas, polars, pyarrow, a
                 mapping of columns, the path of a CSV or Parquet file, or a Hugging Face data set
                 without images); or a data set of pairs (x, y).
-            y: A target for each row, or the name of the table's target column. None for a data
-                set (the column "label" of one of Hugging Face), or for a table with the target
-                column named in an earlier call.
+            y: A target for each row, or the name of the target column of a table or a Hugging Face
+                data set. None for a data set (the column "label" of one of Hugging Face), or for
+                a target column named in an earlier call.
             validation: Inputs and targets (x, y) for methods that train on validation rows. None
                 if the learner sets aside a share of each chunk, or the method needs none.
 

@@ -272,6 +272,32 @@ def table_of_hugging_face(dataset: Any, title: str) -> Any:
     return None if images else _with_class_names(_in_arrow(dataset, names, title)[:], classes)
 
 
+def images_of_hugging_face(dataset: Any, title: str) -> NDArray[Any]:
+    """Return the images of a Hugging Face data set, as `read_dataset` does, without its labels.
+
+    Args:
+        dataset: A Hugging Face `Dataset` with an image column.
+        title: Name of the data set in errors.
+
+    Raises:
+        DataError: It has several image columns, or an image cannot be read.
+    """
+    images = _columns(dataset)[1]
+    _check_one_image(images, title)
+    fields = {"x": images[0], "y": images[0]}
+    items = _arrow_rows(_in_arrow(dataset, images, title), fields, title)
+    mode = dataset.features[images[0]].mode
+    array: NDArray[Any]
+    array, _, _ = _gather(((image, 0) for image, _ in items), _length(dataset), title, mode)
+    return array
+
+
+def _check_one_image(images: Sequence[str], title: str) -> None:
+    """Raise DataError if a data set has several columns of images."""
+    if len(images) > 1:
+        raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
+
+
 def _columns(dataset: Any) -> tuple[list[str], list[str], dict[str, list[str]]]:
     """Return a data set's columns, those of images, and the class names of those that have some."""
     dataset_format, features = dataset.format, dataset.features
@@ -297,8 +323,8 @@ def _read_hugging_face(dataset: Any, title: str, settings: DatasetSettings) -> L
     Read as Arrow, so that `datasets` itself decodes and downloads nothing.
     """
     features, (names, images, classes) = dataset.features, _columns(dataset)
-    if settings.x is None and len(images) > 1:
-        raise DataError(f"'{title}' has several image columns: {listed(images)}; set x to one.")
+    if settings.x is None:
+        _check_one_image(images, title)
     fields = {**({"x": images[0]} if images else {}), "y": "label", **settings.fields}
     _check_fields(fields, names, f"'{title}'")
     x, y, task = fields.get("x"), fields["y"], fields.get("task")
