@@ -242,6 +242,15 @@ def test_an_embedding_of_bytes_is_refused(frozen):
     learner.learn(x.long(), x[:, 0] % 3)
 
 
+@pytest.mark.parametrize("scale", [None, False])
+def test_a_warning_tells_that_what_an_embedding_takes_is_scaled(scale, log_lines):
+    codes = {name: torch.tensor([1, 1, 2, 3] * 5).numpy() for name in "abcd"}
+    network = nn.Sequential(embedded(), nn.Linear(20, 3))
+    Learner(network, scale=scale, updates=1).learn(codes, ["x", "y"] * 10)
+    told = ["0.embedding: Embedding takes whole numbers" in line for line in log_lines]
+    assert told == [True] * (scale is None)
+
+
 def test_modules_that_cannot_be_used_are_refused():
     def build(module, shape=(4,), **settings):
         network, x = own_network(module, **settings), torch.rand(6, *shape)

@@ -474,7 +474,8 @@ class Learner:
         if not known.groups:
             raise SpecError(
                 "A report needs rows that were held out as they came, and kept when it was saved; "
-                "make the learner with a share of them, as in holdout=0.1."
+                "make the learner with a share of them, as in holdout=0.1, and learn several rows "
+                "at a time (of a single one, none is held out)."
             )
         return report(known)
 

@@ -1,13 +1,22 @@
 """Checks, before training, that a method can be trained on its stream with its network."""
 
+import logging
+
+from torch import nn
+
+from dpmcl.core.network_layers import modules_by_mode, named_layers
 from dpmcl.exceptions import SpecError
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.second_order import check_second_derivatives
 from dpmcl.training.setup import Setup
 
+_LOG = logging.getLogger("dpmcl")
+
 
 def check(setup: Setup, drift: str = "inputs") -> None:
     """Check before training that a method can be trained on its stream with its network.
+
+    Logs a warning if a layer may take whole numbers from inputs that are scaled.
 
     Args:
         setup: Setup of the run.
@@ -24,6 +33,7 @@ def check(setup: Setup, drift: str = "inputs") -> None:
     _check_splits(setup)
     check_second_derivatives(setup)
     _check_motion(setup, drift)
+    _warn_of_embeddings(setup)
 
 
 def _check_augmentation(setup: Setup) -> None:
@@ -85,3 +95,17 @@ def _check_motion(setup: Setup, drift: str) -> None:
                 f"{name} = 'estimated' moves inputs and targets of a regression, got the classes "
                 f"of '{stream.name}'; use 'off'."
             )
+
+
+def _warn_of_embeddings(setup: Setup) -> None:
+    """Log a warning if a layer embeds whole numbers, and inputs are scaled."""
+    scaled = setup.stream.scaled
+    if scaled is None or not scaled.any():
+        return
+    for label, layer in named_layers(modules_by_mode(setup.model.parts)[0]):
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            line = (
+                f"{label} takes whole numbers, and columns of numbers are scaled, which makes "
+                "fractions of them; if it takes such a column, set scale = false."
+            )
+            _LOG.warning(line, extra={"once": line})
