@@ -54,10 +54,9 @@ class CIFAR10(ImageFilesSettings):
             edge = (32 - self.size) // 2
             inner = slice(edge, edge + self.size)
             return replace(data, x=data.x[..., inner, inner].contiguous())
-        # `innermost` pools train/airplane and test/airplane.
         size = (self.size, self.size)
         decoding = Decoding(size=size, channels=3, crop=True)
-        data = labelled_images(files, decoding, "cifar10", innermost=True)
+        data = labelled_images(files, decoding, "cifar10")
         if data.classes != CLASSES:
             shown = ", ".join(data.classes[:12]) + (", ..." if len(data.classes) > 12 else "")
             raise DataError(

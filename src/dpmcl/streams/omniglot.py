@@ -47,7 +47,7 @@ class Omniglot(ImageFilesSettings):
     def read(self) -> Labelled:
         decoding = Decoding(size=(28, 28), channels=1, invert=True, levels=2)
         source = self._source()
-        data = labelled_images(source, decoding, "omniglot", innermost=True)
+        data = labelled_images(source, decoding, "omniglot")
         count = self.classes + self.background
         if len(data.classes) < count:
             raise DataError(

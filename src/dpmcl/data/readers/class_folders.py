@@ -33,7 +33,7 @@ class Classes(NamedTuple):
     notes: tuple[str, ...]
 
 
-def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost: bool) -> Classes:
+def class_folders(entries: Sequence[Entry], source: str, levels: int) -> Classes:
     """Name the class of each image by the folders that contain it.
 
     Args:
@@ -41,8 +41,6 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
         source: Path of the source, for errors.
         levels: Number of nested folders whose names make a class name: 1 for "cat", 2 for
             "Latin/character03".
-        innermost: Whether to use the last folders above a file instead of the first ones below the
-            source.
 
     Returns:
         The class of each image, and notes on how they were named.
@@ -66,9 +64,6 @@ def class_folders(entries: Sequence[Entry], source: str, levels: int, innermost:
                 f"Every image must be in the {folders_text} that its class is named by, and "
                 f"{image.where} is not; move it, or remove it."
             )
-    if innermost:
-        names = {image.path: "/".join(image.folders[-levels:]) for image in images}
-        return Classes(names, _notes(entries, f"the last {folders_text} above each file"))
     top = _outer_folders(images, others, levels)
     parts = _parts(images, top, levels)
     start = len(top) + bool(parts)

@@ -62,9 +62,7 @@ class Decoding(Settings):
         return [getattr(self, field.name) for field in fields(Decoding)]
 
 
-def labelled_images(
-    path: Path, decoding: Decoding, name: str | None = None, *, innermost: bool = False
-) -> Labelled:
+def labelled_images(path: Path, decoding: Decoding, name: str | None = None) -> Labelled:
     """Return the images of a folder, zip or tar with one folder per class as labelled data.
 
     Rows are in order of path, classes in alphabetical order. Hidden files and files without the
@@ -77,8 +75,6 @@ def labelled_images(
         path: Path of the folder or archive; ~ is the home folder.
         decoding: Settings that decide how files become tensors.
         name: Name for titles; None for the name of the folder or archive.
-        innermost: Whether classes are the last folders above a file instead of the first ones below
-            the source.
 
     Raises:
         DataError: The source is missing, damaged, unsafe or without images, an image cannot be
@@ -90,11 +86,9 @@ def labelled_images(
             raise DataError(
                 f"Images must be a folder, zip or tar that exists, got {source}; correct the path."
             )
-        key_parts = ["files", str(source.resolve()), stamp(source), decoding.cache_key(), innermost]
+        key_parts = ["files", str(source.resolve()), stamp(source), decoding.cache_key()]
     title = next((source.name[: -len(s)] for s in ARCHIVES if source.name.lower().endswith(s)), "")
-    return cached(
-        name or title or source.name, key_parts, partial(_decode, source, decoding, innermost)
-    )
+    return cached(name or title or source.name, key_parts, partial(_decode, source, decoding))
 
 
 def pixels(
@@ -129,10 +123,10 @@ def pixels(
     return 255 - out if decoding.invert else out
 
 
-def _decode(source: Path, decoding: Decoding, innermost: bool) -> Labelled:
+def _decode(source: Path, decoding: Decoding) -> Labelled:
     """Decode the images of a source: one pass to name the classes, and one to read the images."""
     files = list(entries(source))
-    classes = class_folders(files, str(source), decoding.levels, innermost)
+    classes = class_folders(files, str(source), decoding.levels)
     paths = sorted(classes.by_path, key=lambda path: path.parts)
     row = {path: number for number, path in enumerate(paths)}
     rows = Gathering(len(paths), lambda index: f"{str(paths[index])!r} in {source}", SET_A_SIZE)
