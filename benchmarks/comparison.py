@@ -21,6 +21,7 @@ is resumed; stored results are not computed again.
 """
 
 import argparse
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,16 +94,15 @@ def main() -> None:
     parser.add_argument("--every-rate", action="store_true", help="run all four rates too")
     parser.add_argument("--out", type=Path, default=Path("results/comparison"))
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     for stream in options.streams:
         name = stream if options.paper else f"{stream}-{options.bytes or options.memory}"
         if options.tasks is not None and not options.paper:
             name += f"-{options.tasks}-tasks"
         table = table_of(stream, options)
-        limited, budget, lines = limit(Spec.parse(table), Budget.parse("flops"))
+        limited, budget = limit(Spec.parse(table), Budget.parse("flops"))
         if options.bytes is not None:
-            limited, _, memory_lines = limit(limited, Budget.parse(f"bytes={options.bytes}"))
-            lines += memory_lines
-        print(*lines, sep="\n")
+            limited, _ = limit(limited, Budget.parse(f"bytes={options.bytes}"))
         rates = RATES.get(stream, USUAL_RATES)
         tasks, seeds = EXTENT.get(stream, (6, 5)) if options.paper else (2, 2)
         search = Search(space={"training.lr": rates}, tasks=tasks, replicas=seeds)
@@ -111,7 +111,7 @@ def main() -> None:
         runs = [Planned(Spec.parse(tuned), options.out / name, budget=budget)]
         if options.every_rate:
             at_each_rate = variants(limited.to_table(), {"training.lr": rates})
-            runs += planned_runs(at_each_rate, options.out / f"{name}-every-rate")[0]
+            runs += planned_runs(at_each_rate, options.out / f"{name}-every-rate")
         print(run_all(runs)[0].table())
 
 

@@ -89,7 +89,7 @@ def seconds_of(runs: int, seeds: int, shards: int) -> dict[str, float]:
         folder = Path(name)
         with timed(seconds, "planned"):
             plan = study(runs, seeds)
-            planned, _ = studies.planned_runs(plan, folder / "all")
+            planned = studies.planned_runs(plan, folder / "all")
         with timed(seconds, "listed"):
             lines = forecast_lines(forecast(planned), 2)
         assert f"{runs * seeds} of {runs * seeds} jobs are missing" in lines[-1]

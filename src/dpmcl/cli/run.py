@@ -24,7 +24,7 @@ from dpmcl.cli.options import (
     short_name,
 )
 from dpmcl.cli.study import run_study, runner
-from dpmcl.cli.terminal import LOG, dispensable
+from dpmcl.cli.terminal import dispensable
 from dpmcl.core.choices import DeviceName, EngineName, FigureContent, OnDivergence
 from dpmcl.exceptions import printable
 
@@ -98,9 +98,7 @@ def _run_one(spec: "Spec", folder: Path, options: RunOptions) -> None:
     from dpmcl.study.budget import Budget, limit
     from dpmcl.study.runs import Planned
 
-    spec, budget, lines = limit(spec, Budget.parse(options.budget))
-    for line in lines:
-        LOG.info("%s", printable(line))
+    spec, budget = limit(spec, Budget.parse(options.budget))
     planned = Planned(spec, folder, budget=budget)
     with runner(options, _resume_command(folder)) as make:
         (result,) = make([planned])

@@ -25,7 +25,7 @@ from dpmcl.cli.options import (
     app,
     short_name,
 )
-from dpmcl.cli.terminal import LOG, dispensable, stoppable
+from dpmcl.cli.terminal import dispensable, stoppable
 from dpmcl.core.atomic import path_of
 from dpmcl.core.choices import Preset, TableFormat
 from dpmcl.exceptions import SpecError, printable
@@ -190,9 +190,7 @@ def run_study(
     from dpmcl.study.forecast import forecast, forecast_lines
     from dpmcl.study.shard import shard_of
 
-    runs, lines = studies.planned_runs(variants, out, Budget.parse(options.budget))
-    for line in lines:
-        LOG.info("%s", printable(line))
+    runs = studies.planned_runs(variants, out, Budget.parse(options.budget))
     selected = shard_of(shard) if shard is not None else None
     if dry_run:
         if options.fresh:

@@ -1,10 +1,11 @@
 """Give each method as many updates, or rows of memory, as a budget allows."""
 
+import logging
 import math
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, NamedTuple, Self, cast
+from typing import Literal, Self, cast
 
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.methods._method import Method
@@ -19,6 +20,8 @@ from dpmcl.training.job import Job, Trainer, read_stream
 from dpmcl.training.loop import first_state, planned_work
 from dpmcl.training.setup import Setup
 from dpmcl.training.spec import Spec
+
+_LOG = logging.getLogger("dpmcl")
 
 Unit = Literal["flops", "rows", "bytes"]
 
@@ -75,45 +78,32 @@ class Budget:
         return cls(cast(Unit, match[1]), amount)
 
 
-class Limited(NamedTuple):
-    """A spec within a budget.
-
-    Attributes:
-        spec: The spec, with as many updates or rows of memory as the budget allows each method.
-        budget: The budget, with its amount; None if there is none.
-        lines: One line for each method, with its updates or rows of memory.
-    """
-
-    spec: Spec
-    budget: Budget | None
-    lines: list[str]
-
-
-def limit(spec: Spec, budget: Budget | None) -> Limited:
-    """Return a spec with as many updates or rows of memory as a budget allows each method.
+def limit(spec: Spec, budget: Budget | None, run: str = "") -> tuple[Spec, Budget | None]:
+    """Give each method as many updates or rows of memory as a budget allows, and log how many.
 
     Args:
         spec: The spec.
         budget: Budget of each method; None for the updates and memory in the spec.
+        run: Name of the run in a study, for the log.
+
+    Returns:
+        The spec within the budget, and the budget with its amount.
 
     Raises:
         SpecError: The budget does not allow a method one update or one row of memory; or it has no
             amount, and DPMCL is not among the methods.
     """
     if budget is None:
-        return Limited(spec, None, [])
-    trainer, lines = Trainer(spec, read_stream(spec, spec.seeds[:1])), []
+        return spec, None
+    trainer = Trainer(spec, read_stream(spec, spec.seeds[:1]))
     if not budget.amount:
         budget = replace(budget, amount=_reference_cost(trainer, budget))
     methods: dict[str, Method] = {}
     for name in spec.methods:
-        job = Job(name, spec.seeds[:1])
-        if budget.unit == "bytes":
-            methods[name], line = _limit_memory(trainer, job, budget)
-        else:
-            methods[name], line = _limit_updates(trainer, job, budget)
-        lines.append(f"{name}: {line}")
-    return Limited(replace(spec, methods=methods), budget, lines)
+        limited = _limit_memory if budget.unit == "bytes" else _limit_updates
+        methods[name], line = limited(trainer, Job(name, spec.seeds[:1]), budget)
+        _LOG.info("%s", f"{run}: {name}: {line}" if run else f"{name}: {line}")
+    return replace(spec, methods=methods), budget
 
 
 def _reference_cost(trainer: Trainer, budget: Budget) -> int:

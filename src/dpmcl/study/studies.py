@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
 def planned_runs(
     variants: Sequence[Variant], out: Path, budget: Budget | None = None
-) -> tuple[list[Planned], list[str]]:
+) -> list[Planned]:
     """Return the runs of a study, each with a folder inside the study's.
 
     Args:
         variants: The runs of the study.
         out: Folder of the study.
         budget: Budget of each method; None for the updates and memory in the specs.
-
-    Returns:
-        The runs, and lines about what the budget allows each method.
 
     Raises:
         SpecError: A spec breaks a rule, or the budget does not allow one of its methods an update.
@@ -45,12 +42,11 @@ def planned_runs(
         raise FolderError(
             f"{out} holds a run, and a study needs a folder of its own; give another."
         )
-    runs, lines = [], []
+    runs = []
     for variant in variants:
-        spec, run_budget, method_lines = limit(Spec.parse(variant.table), budget)
-        lines += [f"{variant.name}: {line}" for line in method_lines]
+        spec, run_budget = limit(Spec.parse(variant.table), budget, variant.name)
         runs.append(Planned(spec, out / variant.name, variant.name, run_budget))
-    return runs, lines
+    return runs
 
 
 def store_protocol(runs: Mapping[str, Stored], out: Path) -> None:
