@@ -1,9 +1,10 @@
 """Fixtures and helpers of all tests: tiny problems, and the folder of real data."""
 
+import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from dpmcl.core.model import Kind, Model
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.readers import images
 from dpmcl.data.readers.pil_images import plain_image
+from dpmcl.data.sampling import Supply
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
@@ -160,6 +162,12 @@ def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> 
     assert [part for part in parts if part not in message] == [], message
 
 
+def contents(folder: Path, *patterns: str) -> dict[str, bytes]:
+    """The files of a folder whose names match a pattern, or all of them, by path."""
+    paths = {p for pattern in patterns or ["*"] for p in folder.rglob(pattern) if p.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(paths)}
+
+
 def same_bits(first: Any, second: Any) -> bool:
     """Return True if two trees have equal leaves."""
     return all(torch.equal(a, b) for a, b in zip(leaves(first), leaves(second), strict=True))
@@ -233,30 +241,42 @@ def moving_stream(
     angle = 0.4 * (window + torch.arange(samples) / samples) + 6 * phase
     radius, angle = torch.broadcast_tensors(0.5 + radius, angle)
     x = torch.stack([radius * angle.cos() + 0.3 * window, radius * angle.sin()], -1)
-    y = radius * angle.cos() + 0.2 * window
+    return windows(x, radius * angle.cos() + 0.2 * window)
 
-    number = torch.arange(x[..., 0].numel()).view(replicas, tasks + 1, -1)
+
+def windows(x: torch.Tensor, y: torch.Tensor) -> Stream:
+    """A stream of windows of time, of which the last is beyond the tasks.
+
+    x: (replicas, windows, trajectories, samples, inputs).
+    """
+    replicas, n, trajectories, samples, _ = x.shape
+    number = torch.arange(x[..., 0].numel()).view(replicas, n, -1)
     following = number.clone()
     following[:, :-1] = number[:, 1:]
-    per_window = trajectories * samples
+    trajectory = torch.arange(trajectories).repeat_interleave(samples)
     return Stream(
         name="moving",
         kind="regression",
         x=x.flatten(0, -2),
         y=y.reshape(-1, 1),
         row=number[:, :-1].flatten(1),
-        task=torch.arange(tasks).repeat_interleave(per_window).repeat(replicas, 1),
-        tasks=tuple(f"window {k}" for k in range(tasks)),
+        task=torch.arange(n - 1).repeat_interleave(len(trajectory)).repeat(replicas, 1),
+        tasks=tuple(f"window {k}" for k in range(n - 1)),
         classes=(),
         outputs=1,
         following=following.flatten(),
-        trajectory=torch.arange(trajectories)
-        .repeat_interleave(samples)
-        .repeat(replicas * (tasks + 1)),
+        trajectory=trajectory.repeat(replicas * n),
     )
 
 
-def memory_of(splits, seeds, task, capacity, name="train"):
+def supply_of(stream: Stream, seeds: Sequence[int], task: int, **capacity: int) -> Supply:
+    """Rows for a task's draws, with a memory of each capacity that was offered earlier tasks."""
+    splits = split(stream, seeds, SHARES)
+    held = {name: memory_of(splits, seeds, task, size, name) for name, size in capacity.items()}
+    return Supply(splits, held, torch.tensor(seeds))
+
+
+def memory_of(splits, seeds, task, capacity, name):
     """Stacked memories, one per seed, which were offered the rows of the tasks before `task`."""
     memories = []
     for replica, seed in enumerate(seeds):
@@ -378,15 +398,16 @@ def run_study(spec, folder=None, **options):
     return runs.run_all([runs.Planned(spec, folder)], **options)[0]
 
 
-def interrupt(spec: Any, when: Callable[[str, int, int], bool], **options: Any) -> None:
-    """Interrupt a run when its progress, (method, done, total), fulfils a condition."""
+def interrupt(source: Any, when: int | Callable[[str, int, int], bool], **options: Any) -> None:
+    """Interrupt a run at a report of progress: its number, or what (method, done, total) fulfil."""
+    number = itertools.count(1)
 
     def leave(*progress: Any) -> None:
-        if when(*progress):
+        if when(*progress) if callable(when) else next(number) == when:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec, progress=leave, **options)
+        dpmcl.run(source, progress=leave, **options)
 
 
 def fail_if_trained(*_: Any) -> None:

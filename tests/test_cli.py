@@ -11,29 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl import cli, plugins, presets
 from dpmcl.study import result
 from dpmcl.training.spec import Spec, parse_toml
 from python_process import PythonProcess
 
-TINY = """
-replicas = 2
-[stream]
-name = "digits"
-tasks = 2
-[network]
-name = "mlp"
-hidden = 8
-[training]
-updates = 3
-batch = 8
-lr = 0.05
-[methods.naive]
-[methods.er]
-"""
+TINY = tomli_w.dumps({**TINY_SPEC, "replicas": 2, "methods": ["naive", "er"]})
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import same_bits, tiny_model, tiny_network, tiny_stream
+from conftest import Layer, refused, same_bits, tiny_model, tiny_network, tiny_stream
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch, weighted_mean
-from dpmcl.core.generators import forked
+from dpmcl.core.generators import forked, states
 from dpmcl.core.keys import Purpose
 from dpmcl.core.model import Model, has_convolution, initial_weights
 from dpmcl.core.part import Part
@@ -44,11 +44,6 @@ def masks(h: nn.Module, key: torch.Tensor | None, *shape: int) -> torch.Tensor:
     return model.features({}, ones, key).view(ones.shape)
 
 
-def states():
-    numpy_state = str(np.random.get_state())  # noqa: NPY002
-    return torch.random.get_rng_state().tolist(), numpy_state, random.getstate()
-
-
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.8, 1.0])
 def test_a_share_p_is_dropped_by_key_and_the_mean_is_kept(p):
     mask = masks(nn.Dropout(p), key_of(0))
@@ -68,21 +63,11 @@ def test_channel_dropout_drops_whole_channels(kind, shape):
     assert 0.35 < float((mask[..., 0] == 0).double().mean()) < 0.65
 
 
-class Block(nn.Module):
-    """Two layers in a list of the user's own."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.inner = nn.ModuleList([first, second])
-
-    def forward(self, x):
-        return self.inner[1](self.inner[0](x))
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_position_of_a_dropout_layer_has_masks_of_its_own(shared):
     first, second = nn.Dropout(0.5), nn.Dropout(0.5)
-    mask = masks(Block(first, first if shared else second), key_of(0))
+    inner = nn.ModuleList([first, first if shared else second])
+    mask = masks(Layer(lambda self, x: self.inner[1](self.inner[0](x)), inner=inner), key_of(0))
     assert float((mask > 0).double().mean()) == pytest.approx(0.25, abs=0.01)
 
 
@@ -271,7 +256,5 @@ def test_every_network_has_its_printed_layers_and_makes_a_model(name, shape, h, 
     ],
 )
 def test_a_network_for_other_shapes_says_so(name, shape, message):
-    with pytest.raises(ModelError) as caught:
-        network(name, shape, 10)
-    assert message in str(caught.value)
-    assert "use network = 'mlp'" in str(caught.value)
+    build = lambda: network(name, shape, 10)  # noqa: E731
+    refused(build, message, "use network = 'mlp'", error=ModelError)

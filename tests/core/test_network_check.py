@@ -1,5 +1,6 @@
 """Networks as their authors write them: those that a run can take as meant, and those it cannot."""
 
+import itertools
 import os
 import random
 import re
@@ -183,28 +184,19 @@ class Grows(nn.Module):
         return self.layer(x)
 
 
-class ByClosure(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.scaled = lambda x: x * self.scale
-
-    def forward(self, x):
-        return self.scaled(x)
+def by_closure() -> nn.Module:
+    """A layer that uses its parameter by a function that knows the layer itself."""
+    layer = Layer(lambda self, x: self.scaled(x), scale=scale())
+    layer.scaled = lambda x: x * layer.scale
+    return layer
 
 
-class Numbered(nn.Module):
+NUMBER = itertools.count()
+
+
+def numbered() -> nn.Module:
     """A layer with a name of its own, which computes nothing."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        Numbered.made += 1
-        self.title = f"layer {Numbered.made}"
-
-    def forward(self, x):
-        return x
+    return Layer(lambda self, x: x, title=f"layer {next(NUMBER)}")
 
 
 def with_hook(add: Callable[[nn.Linear], Any]) -> Pair:
@@ -303,7 +295,7 @@ HONEST: dict[str, Callable[[], Pair]] = {
     ),
     "changes of what is its own": lambda: rows(lambda x: (x * 2).add_(1).clamp_(-1, 1)),
     "sorting within a row": lambda: rows(lambda x: x.sort(1).values),
-    "a number that computes nothing": lambda: after(Numbered()),
+    "a number that computes nothing": lambda: after(numbered()),
     "no second derivative": lambda: (
         first(),
         nn.Sequential(last(), Layer(lambda self, x: NoSecond.apply(x, False))),
@@ -407,8 +399,8 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
         "outputs that PyTorch finds.*change no tensor in place",
     ),
     "a gradient by autograd": (lambda: rows(slope), "`forward` itself takes .* torch.func"),
-    "a closure": (lambda: after(ByClosure()), r"registered parameters, and .*n\.1: ByClosure uses"),
-    "a closure before a head of zeros": (lambda: zero_head(ByClosure()), "n.0: ByClosure uses oth"),
+    "a closure": (lambda: after(by_closure()), r"registered parameters, and .*n\.1: Layer uses"),
+    "a closure before a head of zeros": (lambda: zero_head(by_closure()), "n.0: Layer uses oth"),
     "a global layer": (lambda: rows(lambda x: GLOBAL(x)), r"n\.1: Layer uses others"),
     "a closure in training": (
         lambda: after(Layer(lambda self, x: GLOBAL(x) if self.training else x)),

@@ -92,19 +92,3 @@ def test_a_thing_in_any_module_is_found_and_imported_when_asked_for(tmp_path, mo
     with pytest.raises(SpecError, match=r"Yours. cannot be imported: .*Yours"):
         plugins.find("stream", "somebody_else:Yours")
     del sys.modules["somebody_else"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("method", "dpmc", r"^No method 'dpmc'\. Did you mean 'dpmcl'\? `dpmcl list` shows all\.$"),
-        ("method", "math:pi", "method 'math:pi' must be a "),
-        ("method", "dpmcl.methods._method:Method", "must be a "),
-        ("stream", "dpmcl.methods.er:ER", "must be a "),
-        ("network", "no_such_module_anywhere:X", "cannot be imported"),
-        ("network", "math:", "cannot be imported"),
-    ],
-)
-def test_a_name_of_no_plugin(kind, name, message):
-    with pytest.raises(SpecError, match=message):
-        plugins.find(kind, name)

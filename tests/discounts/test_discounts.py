@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from conftest import refused
 from dpmcl import plugins
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
@@ -78,23 +79,6 @@ def test_a_users_own_discount_has_options_and_the_same_uses():
     assert discount.total is None
 
 
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        ("exponental", "No discount 'exponental'. Did you mean 'exponential'? `dpmcl list` shows"),
-        ({"rate": 1}, "discount needs a name"),
-        ({"name": "window", "width": 0}, "discount 'window': width must be greater than or equal"),
-        ({"name": "power", "p": -200}, "not all 0, got inf at s ="),
-        ("math:gamma", "must be a subclass of dpmcl.Discount with `weights`"),
-    ],
-)
-def test_a_setting_that_is_no_discount_is_refused_in_one_line(setting, line):
-    with pytest.raises(SpecError) as caught:
-        plugins.from_setting("discount", setting)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def normalised(s):
     w = torch.exp(-s / 9)
     return w / w.sum()
@@ -112,9 +96,7 @@ def normalised(s):
 )
 def test_weights_that_no_run_could_use_are_refused_when_they_are_built(weights, line):
     own = type("Own", (Discount,), {"weights": lambda self, s: weights(s)})
-    with pytest.raises(SpecError) as caught:
-        own()
-    assert line in str(caught.value)
+    refused(own, line, error=SpecError)
 
 
 @pytest.mark.parametrize("total", [1.9, -2.0, math.nan])

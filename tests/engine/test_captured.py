@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import TWO_LOOPS, same_bits, tiny_model, tiny_run, tiny_stream, tiny_task
+from conftest import TWO_LOOPS, complaint, same_bits, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import tree_map
@@ -254,9 +254,7 @@ def test_an_update_that_cannot_be_captured_is_named(pretend_gpu, monkeypatch):
         return update(state, batches, key)
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
-    with pytest.raises(ModelError) as caught:
-        Cell(stumbles, state, feed).run(state, feed.drawn)
-    assert str(caught.value) == (
+    assert complaint(Cell(stumbles, state, feed).run, state, feed.drawn, error=ModelError) == (
         "This update cannot be captured on a GPU (operation not permitted); use engine = 'looped'."
     )
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import Layer, tiny_model, tiny_run, tiny_stream
+from conftest import Layer, same_bits, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.model import Model
 from dpmcl.core.tree import at
-from dpmcl.engine import Batched, choose
+from dpmcl.engine import Batched, Looped, choose
+from dpmcl.engine.stepper import Stepper
 from dpmcl.exceptions import ModelError
 
 METHODS = plugins.names("method")
@@ -16,9 +17,12 @@ METHODS = plugins.names("method")
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_replica_learns_the_same_alone_and_among_ten(method):
-    """Looped alone and as one of two, and batched among ten."""
+    """Looped alone, traced or not, and as one of two, and batched among ten."""
     rule = plugins.find("method", method)(lr=0.01, batch=4, updates=6, memory=20)
     alone = tiny_run(rule, seeds=(7,), tasks=2, dropout=0.2)
+    traced = tiny_run(rule, (7,), Looped(Stepper(trace_after=2)), tasks=2, dropout=0.2)
+    assert same_bits(traced.theta, alone.theta)
+    assert (traced.errors["test"].after[:, 1] == alone.errors["test"].after[:, 1]).all()
     pair = tiny_run(rule, seeds=(3, 7), tasks=2, dropout=0.2)
     torch.testing.assert_close(at(pair.theta, 1), at(alone.theta, 0), rtol=0, atol=0)
     assert (pair.errors["test"].values[1] == alone.errors["test"].values[0])[1].any()

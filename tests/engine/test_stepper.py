@@ -14,8 +14,6 @@ from dpmcl.engine.same_function import is_same
 from dpmcl.engine.stepper import Stepper
 from dpmcl.methods._method import State
 
-METHODS = plugins.names("method")
-
 
 def engine(name: str, after: int | None):
     if name == "looped":
@@ -28,12 +26,12 @@ SETTINGS: dict[str, list[dict]] = {
     "dpmcl": [{"third_term": term} for term in ("first", "exact", "off")],
     **{name: [{"reading": "nested", "inner": 2, "optimiser": "adam"}] for name in TWO_LOOPS},
 }
-"""Settings beside the default ones; all methods step theta by the same `descend`."""
+"""Settings beside the default ones, which test_engine.py has for every method."""
 
 
 @pytest.mark.parametrize(
     ("engine_name", "name", "options"),
-    [("looped", name, options) for name in METHODS for options in ({}, *SETTINGS.get(name, []))]
+    [("looped", name, options) for name, several in SETTINGS.items() for options in several]
     + [("batched", name, {}) for name in ("er", "dpmcl", "cls_er", "la_maml", *TWO_LOOPS)],
     ids=str,
 )

@@ -12,7 +12,7 @@ import torch
 from test_learner import CLOUDS, NAMES, make_learner
 from torch import nn
 
-from conftest import refused
+from conftest import Layer, refused
 from dpmcl import Learner, ModelError, SpecError
 from dpmcl.learner import export
 from dpmcl.learner.answers import answers
@@ -26,26 +26,15 @@ def images():
     )
 
 
-class Last(nn.Module):
+def recurrent():
     """A recurrent layer's last output."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer(3, 5, batch_first=True)
-
-    def forward(self, x):
-        return self.layer(x)[0][:, -1]
+    gru = nn.GRU(3, 5, batch_first=True)
+    return Layer(lambda self, x: self.gru(x)[0][:, -1], gru=gru)
 
 
-class Counting(nn.Module):
+def counting():
     """A recurrent layer whose first state has a fixed number of rows in a program."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.GRUCell(3, 5)
-
-    def forward(self, x):
-        return self.cell(x, torch.zeros(len(x), 5))
+    return Layer(lambda self, x: self.cell(x, torch.zeros(len(x), 5)), cell=nn.GRUCell(3, 5))
 
 
 def net(representation):
@@ -68,7 +57,7 @@ KINDS = {
     "regression": (lambda: make_learner(scale=True), CLOUDS, CLOUDS[:, 0] * 100 + 7),
     "images, running statistics": (lambda: Learner(images(), updates=3), PIXELS, NAMES),
     "frozen": (lambda: Learner(images(), updates=3, frozen=["0"]), PIXELS, NAMES),
-    "recurrent": (lambda: Learner(net(Last(nn.GRU)), updates=3), STEPS, NAMES),
+    "recurrent": (lambda: Learner(net(recurrent()), updates=3), STEPS, NAMES),
     "a gate": (lambda: Learner(method="anml", n_meta=2, n_grad=2), CLOUDS, NAMES),
 }
 
@@ -140,7 +129,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     refused(
         lambda: make_learner().export(tmp_path / "model.pt2"), "learn(x, y) first", error=SpecError
     )
-    fixed = Learner(net(Counting()), updates=2).learn(CLOUDS, NAMES)
+    fixed = Learner(net(counting()), updates=2).learn(CLOUDS, NAMES)
     for name in ("model.pt2", "model.onnx"):
         refused(lambda name=name: fixed.export(tmp_path / name), "GRUCell", error=ModelError)
     monkeypatch.setattr(export, "answers", lambda *given: answers(*given) + 1e-3)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from conftest import TINY_SPEC, refused, same_bits
+from conftest import TINY_SPEC, Layer, refused, same_bits
 from dpmcl import Learner, ModelError, SpecError
 from dpmcl.core.tree import leaves
 from dpmcl.data.stream import Stream
@@ -187,21 +187,16 @@ def test_the_answer_for_a_row_does_not_depend_on_the_rows_beside_it(replicas):
 BLOCKS = []
 
 
-class Tokens(nn.Module):
-    """A network of tokens, whose rows cost too much to be predicted in blocks of one size."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.head = nn.Embedding(10, 4), nn.Linear(4, 8)
-
-    def forward(self, x):
-        BLOCKS.append(len(x))
-        return self.head(self.tokens(x.long()).mean(1))
+def tokens(self, x):
+    BLOCKS.append(len(x))
+    return self.head(self.embedding(x.long()).mean(1))
 
 
 def test_a_network_that_is_not_dense_predicts_no_more_rows_than_there_are():
+    """Its rows cost too much to be predicted in blocks of one size."""
     x = np.random.default_rng(0).integers(0, 10, (300, 4))
-    learner = Learner(Tokens(), updates=1).learn(x, x[:, 0] > 4)
+    network = Layer(tokens, embedding=nn.Embedding(10, 4), head=nn.Linear(4, 8))
+    learner = Learner(network, updates=1).learn(x, x[:, 0] > 4)
     for rows, blocks in ((1, [1]), (300, [256, 256])):
         BLOCKS.clear()
         learner.predict(x[:rows])

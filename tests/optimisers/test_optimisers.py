@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from conftest import tiny_task
+from conftest import refused, tiny_task
 from dpmcl.core.tree import leaves, tree_map
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import Phase
 from dpmcl.methods.naive import Naive
 from dpmcl.optimisers._optimiser import Optimiser, build
-from dpmcl.optimisers._schedule import build_schedule
 
 STEPS = 25
 LR = 0.05
@@ -167,27 +166,6 @@ def test_a_schedule_is_pytorchs(name, over):
                 torch.testing.assert_close(mine, other.detach(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("setting", "lr", "line"),
-    [
-        ("adagard", 0.1, "No optimiser 'adagard'. Did you mean 'adagrad'?"),
-        (
-            {"name": "sgd", "momentun": 0.9},
-            0.1,
-            "No setting 'momentun'. Did you mean 'momentum'? In optimiser 'sgd'. "
-            "It has: lr, weight_decay, momentum.",
-        ),
-        ("adam", 0, "optimiser 'adam': lr must be greater than 0, got 0."),
-        ({"name": "adam", "lr": 1}, 0.1, "The learning rate is lr, beside optimiser and not in"),
-        ({"name": "theorem", "weight_decay": 0.1}, 0.1, "weight_decay must be 0, got 0.1: the"),
-        ("os:getcwd", 0.1, "optimiser 'os:getcwd' must be a subclass of dpmcl.Optimiser with"),
-        ({"momentum": 0.9}, 0.1, "optimiser needs a name, as in optimiser = '...'; `dpmcl list`"),
-    ],
-)
-def test_a_setting_that_breaks_a_rule_is_refused_in_one_line(setting, lr, line):
-    with pytest.raises(SpecError) as caught:
-        build(setting, lr)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(SpecError, match="schedule 'step': needs the setting 'every', got none"):
-        build_schedule("step")
+def test_a_rate_of_zero_is_refused():
+    line = "optimiser 'adam': lr must be greater than 0, got 0."
+    refused(lambda: build("adam", 0), line, error=SpecError)

@@ -37,22 +37,26 @@ def labels(methods: list[Entry]) -> list[str]:
     return [entry.label for entry in methods]
 
 
-def test_two_rates_are_two_names() -> None:
-    several = entries({"a": stored("er", "naive"), "b": stored("er", lr=0.1)})
-    assert differing_settings(several) == ["lr"]
-    assert labels(several) == ["er (lr 0.01)", "naive", "er (lr 0.1)"]
-
-
-def test_a_methods_own_setting_goes_before_that_of_all() -> None:
-    several = entries({"a": stored("er"), "b": stored("er", own={"er": {"lr": 0.01}}, lr=0.5)})
-    assert differing_settings(several) == []
-    assert labels(several) == ["er [a]", "er [b]"]  # nothing but the folder tells them apart
-
-
-def test_one_run_and_settings_that_another_method_lacks_make_no_column() -> None:
-    zeta = {"dpmcl": {"zeta": 5}}
-    assert differing_settings(entries({"a": stored("er", "dpmcl", own={"er": {"lr": 1.0}})})) == []
-    assert differing_settings(entries({"a": stored("er"), "b": stored("dpmcl", own=zeta)})) == []
+@pytest.mark.parametrize(
+    ("runs", "settings", "names"),
+    [
+        ([stored("er", "naive"), stored("er", lr=0.1)], ["lr"],
+         ["er (lr 0.01)", "naive", "er (lr 0.1)"]),
+        # A method's own setting goes before that of all; nothing but the folder tells them apart.
+        ([stored("er"), stored("er", own={"er": {"lr": 0.01}}, lr=0.5)], [], ["er [a]", "er [b]"]),
+        ([stored("er", "dpmcl", own={"er": {"lr": 1.0}})], [], ["er", "dpmcl"]),
+        ([stored("er"), stored("dpmcl", own={"dpmcl": {"zeta": 5}})], [], ["er", "dpmcl"]),
+        # A name of one's own is a setting where it stands for two methods.
+        ([stored("er"), stored("slow", own={"slow": {"method": "er"}})], [], ["er", "slow"]),
+        ([stored("slow", own={"slow": {"method": name}}) for name in ("er", "dpmcl")], ["method"],
+         ["slow (method er)", "slow (method dpmcl)"]),
+        # Streams are not compared with each other.
+        ([stored("er"), stored("er", stream="mnist", lr=0.5)], [], ["er", "er"]),
+    ],
+)  # fmt: skip
+def test_settings_that_differ_are_named(runs, settings, names) -> None:
+    several = entries(dict(zip("ab", runs, strict=False)))
+    assert (differing_settings(several), labels(several)) == (settings, names)
 
 
 def test_a_setting_that_only_one_run_has_tells_them_apart() -> None:
@@ -66,19 +70,6 @@ def test_a_setting_that_only_one_run_has_tells_them_apart() -> None:
     other = stored("er")
     other.spec.update(network={"name": "lenet"})
     assert differing_settings(entries({"a": plain, "b": other})) == ["network.name"]
-
-
-def test_a_name_of_ones_own_is_a_setting_where_it_stands_for_two_methods() -> None:
-    slow, fast = ({"slow": {"method": name}} for name in ("er", "dpmcl"))
-    assert differing_settings(entries({"a": stored("er"), "b": stored("slow", own=slow)})) == []
-    two = {"a": stored("slow", own=slow), "b": stored("slow", own=fast)}
-    assert differing_settings(entries(two)) == ["method"]
-
-
-def test_streams_are_not_compared_with_each_other() -> None:
-    several = entries({"a": stored("er"), "b": stored("er", stream="mnist", lr=0.5)})
-    assert differing_settings(several) == []
-    assert labels(several) == ["er", "er"]
 
 
 def test_values_are_written_as_in_a_spec() -> None:

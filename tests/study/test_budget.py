@@ -119,23 +119,15 @@ class Stubborn(ER):
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "training"),
+    ("text", "message", "spec"),
     [
-        ("rows=3", "must allow each method one update", {}),
-        ("rows=50", "passes = 1 sets them too", {"passes": 1}),
-        ("bytes=5", "must allow each method one row of memory", {}),
+        ("rows=3", "must allow each method one update", spec_of("er")),
+        ("rows=50", "passes = 1 sets them too", spec_of("er", passes=1)),
+        ("bytes=5", "must allow each method one row of memory", spec_of("er")),
+        ("bytes=2k", "'ewc' keeps 9,052 bytes; give more than 2,000", spec_of("er", "ewc")),
+        ("rows=80", "name all its numbers of updates there", spec_of(f"{__name__}:Stubborn")),
     ],
 )
-def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, training: dict) -> None:
+def test_a_budget_that_cannot_be_kept_is_refused(text: str, message: str, spec: Spec) -> None:
     with pytest.raises(SpecError, match=message):
-        limit(spec_of("er", **training), Budget.parse(text))
-
-
-def test_a_method_that_keeps_more_than_a_budget_without_any_row_is_refused() -> None:
-    with pytest.raises(SpecError, match="'ewc' keeps 9,052 bytes; give more than 2,000"):
-        limit(spec_of("er", "ewc"), Budget.parse("bytes=2k"))
-
-
-def test_a_method_that_does_not_scale_is_refused() -> None:
-    with pytest.raises(SpecError, match="name all its numbers of updates there"):
-        limit(spec_of(f"{__name__}:Stubborn"), Budget.parse("rows=80"))
+        limit(spec, Budget.parse(text))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import TINY_SPEC, run_study
+from conftest import TINY_SPEC, contents, run_study
 from dpmcl.exceptions import DeviceError, Stopped
 from dpmcl.results import store
 from dpmcl.study import executor, runs
@@ -35,14 +35,6 @@ RESULTS = ("errors.parquet", "work.json", "parameters/*/*.safetensors")
 def start_workers_at_once(monkeypatch):
     """Start workers with the first job."""
     monkeypatch.setattr(executor, "WORTH_SECONDS", 0.0)
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for pattern in RESULTS
-        for path in sorted(folder.glob(pattern))
-    }
 
 
 def run(folder: Path, keeping: Keeping | None = None, **changes: Any) -> Result:
@@ -80,8 +72,9 @@ def test_bytes_depend_neither_on_processes_nor_on_pieces_nor_on_a_death(
     (lost,) = jobs[0].seeds
     assert set(store.load(tmp_path).records["er"].test.seeds) == {0, 1, 2} - {lost}
     run(tmp_path, workers=1)
-    assert len(results(whole)) == 2 + 6
-    assert results(tmp_path) == results(whole)
+    expected = contents(whole, *RESULTS)
+    assert len(expected) == 2 + 6
+    assert contents(tmp_path, *RESULTS) == expected
 
 
 @pytest.mark.parametrize(

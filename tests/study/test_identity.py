@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import dpmcl
-from conftest import TINY_SPEC, fail_if_trained, interrupt, refused
+from conftest import TINY_SPEC, contents, fail_if_trained, interrupt, refused
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, FolderError
 from dpmcl.study.merging import merge
@@ -64,10 +64,10 @@ class Own(StreamSettings):
 
 def check_refused(folder: Path, *words: str, spec: Any, **options: Any) -> None:
     """Check that a run raises a one-line FolderError, and neither trains nor changes files."""
-    before = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    before = contents(folder)
     again = {"out": folder, "progress": fail_if_trained, **options}
     refused(lambda: dpmcl.run(spec, **again), str(folder), "--fresh", *words, error=FolderError)
-    assert {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()} == before
+    assert contents(folder) == before
 
 
 def interrupt_late(spec: Any, folder: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
+from conftest import contents
 from dpmcl.cli import app
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.results import store
@@ -73,12 +74,7 @@ def planned_runs(folder: Path, **changes: Any) -> list[runs.Planned]:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    names = ("errors.parquet", "work.json", "*.safetensors", "tuned.toml")
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for name in names
-        for path in sorted(folder.rglob(name))
-    }
+    return contents(folder, "errors.parquet", "work.json", "*.safetensors", "tuned.toml")
 
 
 def workers(process: psutil.Process) -> list[psutil.Process]:

@@ -6,7 +6,7 @@ import pytest
 
 import dpmcl
 from conftest import TINY_SPEC
-from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.exceptions import FolderError
 from dpmcl.training.spec import Spec
 
 METHODS = {"er": {}, "er_slow": {"method": "er", "lr": 1e-4}}
@@ -28,19 +28,3 @@ def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"methods\.er_slow"):
         changed = {"methods": {"er": {}, "er_slow": {"method": "naive", "lr": 1e-4}}}
         dpmcl.run({**TABLE, **changed}, out=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        ({"er": {"method": "naive"}}, "must be 'er' itself"),
-        ({"a/b": {"method": "er"}}, "own name has up to 60 letters"),
-        ({"..": {"method": "er"}}, "own name has up to 60 letters"),
-        ({"x": {"method": "nope"}}, "No method 'nope'"),
-        ({"x": {"method": 3}}, "No method"),
-        ({"x": {"lr": 1}}, "No method 'x'"),
-    ],
-)
-def test_names_that_mislead_are_refused(methods: dict, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        Spec.parse({**TABLE, "methods": methods})

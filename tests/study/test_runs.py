@@ -14,7 +14,8 @@ import safetensors.torch
 import torch
 
 import dpmcl
-from conftest import TINY_SPEC, fail_if_trained, refused, run_study
+from conftest import TINY_SPEC, contents, fail_if_trained, refused, run_study, same_bits
+from dpmcl.core.generators import states
 from dpmcl.exceptions import FolderError
 from dpmcl.streams.digits import Digits
 from dpmcl.study import runs
@@ -28,15 +29,6 @@ SPEC: dict[str, Any] = {
     "methods": {"naive": {}, "er": {}},
 }
 BOTH: dict[str, Any] = {**SPEC, "methods": {"er": {}, "dpmcl": {"kappa": KAPPA, "zeta": ZETA}}}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file's bytes."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def errors(folder: Path) -> list[tuple[Any, ...]]:
@@ -57,30 +49,31 @@ def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) 
 # without a folder
 
 
-def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+def test_without_a_folder_nothing_is_written_and_global_generators_are_left_alone(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
+    before = states()
     result = dpmcl.run(SPEC)
+    assert states() == before
     assert list(result.records) == ["naive", "er"]
     assert result.errors["er"].values.shape == (2, 1 + TASKS, TASKS)
     assert list(tmp_path.iterdir()) == []
+    torch.rand(1), np.random.rand(), random.random()  # noqa: NPY002
+    assert same_bits(result.theta, dpmcl.run(SPEC).theta)
 
 
-def test_progress_counts_the_updates_of_all_replicas():
-    calls: list[tuple[str, int, int]] = []
-    dpmcl.run(SPEC, progress=lambda *call: calls.append(call))
-    total = 2 * UPDATES * TASKS
-    for method in ("naive", "er"):
-        done = [done for name, done, of in calls if (name, of) == (method, total)]
-        assert done == sorted(done)
-        assert (done[0], done[-1]) == (0, total)
-    assert {of for _, _, of in calls} == {total}
-
-
-def test_the_whole_of_several_methods_is_told_too():
+def test_progress_counts_the_updates_of_all_replicas_and_of_all_methods():
     calls: list[tuple[str, int, int]] = []
     run_study(Spec.parse(SPEC), progress=lambda *call: calls.append(call))
-    shares = [done / total for name, done, total in calls if name == runs.ALL]
-    assert shares == sorted(shares) and shares[-1] == 1
+    total = 2 * UPDATES * TASKS
+    for method, of in (("naive", total), ("er", total), (runs.ALL, None)):
+        shares = [done / whole for name, done, whole in calls if name == method]
+        assert shares == sorted(shares) and shares[-1] == 1
+        assert of is None or {whole for name, _, whole in calls if name == method} == {of}
+    calls.clear()
+    dpmcl.run(SPEC, progress=lambda *call: calls.append(call))
+    assert {name for name, *_ in calls} == {"naive", "er"}
 
 
 def test_a_spec_file_and_a_run_folder_are_sources(stored, tmp_path):
@@ -91,34 +84,6 @@ def test_a_spec_file_and_a_run_folder_are_sources(stored, tmp_path):
         again = dpmcl.run(source, methods=["er"])
         assert {**again.spec, "methods": {}} == {**result.spec, "methods": {}}
         np.testing.assert_array_equal(again.errors["er"].values, result.errors["er"].values)
-
-
-# numbers
-
-
-def test_global_random_states_are_left_alone():
-    def states() -> list[str]:
-        return [str(torch.random.get_rng_state().tolist()), str(np.random.get_state()),  # noqa: NPY002
-                str(random.getstate())]  # fmt: skip
-
-    before = states()
-    first = dpmcl.run(BOTH)
-    assert states() == before
-    torch.rand(1), np.random.rand(), random.random()  # noqa: NPY002
-    second = dpmcl.run(BOTH)
-    for name in BOTH["methods"]:
-        for part in first.theta[name]:
-            assert same(first.theta[name][part], second.theta[name][part])
-
-
-@pytest.mark.parametrize("method", BOTH["methods"])
-def test_a_replica_depends_on_its_seed_alone(method):
-    many, alone = dpmcl.run(BOTH, replicas=4), dpmcl.run(BOTH, methods=[method], seed=3, replicas=1)
-    np.testing.assert_array_equal(alone.errors[method].values[0], many.errors[method].values[3])
-    for part, leaves in alone.theta[method].items():
-        for key, leaf in leaves.items():
-            assert torch.equal(leaf[0], many.theta[method][part][key][3])
-            assert not torch.equal(leaf[0], many.theta[method][part][key][2])
 
 
 # the folder
@@ -174,14 +139,9 @@ def test_parameters_are_the_trained_ones(stored):
     folder, result = stored
     for method in ("er", "dpmcl"):
         for seed in (0, 1):
-            tensors = parameters(folder, method, seed)
-            assert set(tensors) == {
-                f"{part}.{name}" for part in result.theta[method] for name in
-                result.theta[method][part]
-            }  # fmt: skip
-            for key, tensor in tensors.items():
-                part, name = key.split(".", 1)
-                assert torch.equal(tensor, result.theta[method][part][name][seed])
+            parts = result.theta[method].items()
+            expected = {f"{part}.{k}": v[seed] for part, theta in parts for k, v in theta.items()}
+            assert same(parameters(folder, method, seed), expected)
 
 
 def test_json_files(stored):

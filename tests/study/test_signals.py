@@ -8,28 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import dpmcl
+from conftest import TINY_SPEC
 from dpmcl.exceptions import Stopped
 from dpmcl.study import runs
 from python_process import Ended, PythonProcess
 
-LONG = """
-replicas = 1
-engine = "looped"
-device = "cpu"
-[stream]
-name = "digits"
-tasks = 2
-[network]
-name = "mlp"
-hidden = 4
-[training]
-updates = 250
-batch = 2
-lr = 0.05
-[methods.er]
-"""
+LONG = tomli_w.dumps({**TINY_SPEC, "training": {"updates": 250, "batch": 2, "lr": 0.05}})
 
 
 class Running:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
-from conftest import random_record
+from conftest import TINY_SPEC, random_record
 from dpmcl.cli import app
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
@@ -23,19 +24,11 @@ from dpmcl.study.studies import against_axes, table_and_figure
 from dpmcl.training.spec import Spec
 from python_process import PythonProcess
 
-MINE = """
-stream = "digits"
-methods = ["er", "dpmcl"]
-replicas = 2
-[network]
-hidden = 8
-[training]
-updates = 10
-batch = 8
-[axes]
-"methods.dpmcl.zeta" = [0, 2]
-"training.lr" = [0.01, 0.1]
-"""
+MINE = tomli_w.dumps({
+    **TINY_SPEC, "replicas": 2, "methods": ["er", "dpmcl"], "engine": "auto",
+    "training": {"updates": 10, "batch": 8},
+    "axes": {"methods.dpmcl.zeta": [0, 2], "training.lr": [0.01, 0.1]},
+})  # fmt: skip
 CELLS = ["lr=0.01", "lr=0.1", "zeta=0,lr=0.01", "zeta=0,lr=0.1", "zeta=2,lr=0.01", "zeta=2,lr=0.1"]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import dpmcl
+from conftest import Layer
 from dpmcl import DataError, ModelError, NetworkSettings, Stream, StreamSettings, plugins
 from dpmcl.testing import check_metric, check_network, check_stream
 
@@ -114,24 +115,19 @@ def test_metrics_of_the_package_keep_their_promises(name):
     check_metric(plugins.find("metric", name))
 
 
-class Layer(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Net(NetworkSettings):
     function: str
     width: int = 0
 
     def build(self, shape, outputs):
-        between = {"mix": lambda x: x - x.mean(0), "draw": lambda x: x + torch.rand(x.shape)}
-        layer = Layer(between.get(self.function, torch.relu))
-        return nn.Sequential(nn.Linear(*shape, 5), layer), nn.Linear(5, self.width or outputs)
+        between = {
+            "mix": lambda _, x: x - x.mean(0),
+            "draw": lambda _, x: x + torch.rand(x.shape),
+            "relu": lambda _, x: torch.relu(x),
+        }
+        h = nn.Sequential(nn.Linear(*shape, 5), Layer(between[self.function]))
+        return h, nn.Linear(5, self.width or outputs)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import model_of, tiny_run
+from conftest import model_of, tiny_run, windows
 from dpmcl.data.stream import Stream
 from dpmcl.engine import Batched
 from dpmcl.methods.er import ER
@@ -40,22 +40,7 @@ def moving(move: float = 0.05, jump: float = 0.0, size: float = 1.0, far: float 
     x = size * (normal(replicas, 1, ROWS, WIDTH) + path[:, None, None])
     w = far * normal(replicas, 1, 1, WIDTH) / WIDTH**0.5
     y = (x * w).sum(-1) + NOISE * normal(replicas, 1, ROWS)  # a row keeps its noise on its way
-    number = torch.arange(replicas * (TASKS + 1) * ROWS).view(replicas, TASKS + 1, ROWS)
-    following = number.clone()
-    following[:, :-1] = number[:, 1:]
-    return Stream(
-        name="moving",
-        kind="regression",
-        x=x.flatten(0, 2),
-        y=y.expand(replicas, TASKS + 1, ROWS).reshape(-1, 1),
-        row=number[:, :-1].flatten(1),
-        task=torch.arange(TASKS).repeat_interleave(ROWS).expand(replicas, -1).contiguous(),
-        tasks=tuple(f"window {k}" for k in range(TASKS)),
-        classes=(),
-        outputs=1,
-        following=following.flatten(),
-        trajectory=torch.arange(ROWS).repeat(replicas * (TASKS + 1)),
-    )
+    return windows(x[:, :, :, None], y)
 
 
 def network(start: float) -> tuple[nn.Module, nn.Module]:

@@ -1,17 +1,18 @@
 """A replica that diverges is frozen where it last was finite, and the others never know."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import dpmcl
-from conftest import refused, same_bits, tiny_run
+from conftest import interrupt, refused, same_bits, tiny_run
 from dpmcl.core import keys
 from dpmcl.core.batch import Batch
 from dpmcl.core.gradients import gradient
@@ -40,16 +41,42 @@ def short_segments():
         yield
 
 
-@dataclass(frozen=True, kw_only=True)
-class Falls(Method):
-    """Naive, in two phases; breaks where it is told to.
+def broken(how: str, hit: torch.Tensor, before: State, after: State) -> State:
+    """A step that is broken where `hit` is true.
 
-    falls: (seed, task, phase, update) from 0. how: what is not finite there; "heals" is
-    infinite for one update alone, "halts" keeps theta as it is from there on: the oracle.
+    "heals" is infinite for one update alone; "halts", the oracle, keeps theta from there on.
     """
 
-    falls: list[list[int]] = field(default_factory=list)
-    how: Literal["nan", "one", "optimiser", "heals", "halts", "algebra"] = "nan"
+    def replaced(tree: Any, value: float) -> Any:
+        return tree_map(lambda leaf: torch.where(hit, leaf * 0 + value, leaf), tree)
+
+    theta, mark = after.theta, before.extra["mark"]
+    match how:
+        case "nan":
+            theta = replaced(theta, math.nan)
+        case "one":  # a single number among all
+            bias = theta["prediction"]["2.bias"]
+            bias = torch.where(hit & (torch.arange(len(bias)) == 0), -math.inf, bias)
+            theta = {**theta, "prediction": {**theta["prediction"], "2.bias": bias}}
+        case "optimiser":
+            after = after._replace(optimiser=replaced(after.optimiser, math.inf))
+        case "algebra":  # raises an exception for NaN
+            matrix = torch.where(hit, math.nan, torch.eye(2, dtype=torch.float64))
+            zero = 0 * torch.linalg.svdvals(matrix).sum()
+            theta = tree_map(lambda leaf: leaf + zero, theta)
+        case "heals":
+            mark = torch.where(hit, math.inf, 0.0)
+        case "halts":
+            mark = torch.where(hit, 1.0, mark)
+            theta = tree_map(lambda a, b: torch.where(mark > 0, b, a), theta, before.theta)
+    return after._replace(theta=theta, extra={"mark": mark})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Falls(Method):
+    """Naive, in two phases; breaks at (seed, task, phase, update), from 0, in each way."""
+
+    falls: dict[str, list[list[int]]] = field(default_factory=dict)
 
     def start(self, theta: Any, task: Any) -> State:
         zero = torch.zeros((), dtype=torch.float64)
@@ -59,52 +86,29 @@ class Falls(Method):
         return [self._phase(model, task, 0), self._phase(model, task, 1)]
 
     def _phase(self, model: Any, task: Any, phase: int) -> Phase:
-        own = [
-            keys.derive(seed, keys.Purpose.DROPOUT, task.number, phase, step=update)
-            for seed, k, p, update in self.falls
-            if (k, p) == (task.number, phase)
-        ]
-        marked = torch.stack(own) if own else torch.full((1, 2), -1)
+        marked = {
+            how: [
+                keys.derive(seed, keys.Purpose.DROPOUT, task.number, phase, step=update)
+                for seed, k, p, update in where
+                if (k, p) == (task.number, phase)
+            ]
+            for how, where in self.falls.items()
+        }
 
         def update(state: State, batches: Mapping[str, Batch], key: torch.Tensor) -> State:
             grads, _ = gradient(model.cost)(state.theta, batches["new"], key[0])
             new = self.descend(state, grads)
-            hit = (key[0] == marked).all(-1).any()
-            extra = dict(state.extra)
-
-            def broken(tree: Any, value: float) -> Any:
-                return tree_map(lambda leaf: torch.where(hit, leaf * 0 + value, leaf), tree)
-
-            if self.how == "nan":
-                new = new._replace(theta=broken(new.theta, math.nan))
-            elif self.how == "one":  # a single number among all
-                theta = new.theta["prediction"]
-                bias = theta["2.bias"]
-                first = torch.arange(len(bias)) == 0
-                bias = torch.where(hit & first, -math.inf, bias)
-                theta = {**new.theta, "prediction": {**theta, "2.bias": bias}}
-                new = new._replace(theta=theta)
-            elif self.how == "optimiser":
-                new = new._replace(optimiser=broken(new.optimiser, math.inf))
-            elif self.how == "algebra":  # raises an exception for NaN
-                matrix = torch.where(hit, math.nan, torch.eye(2, dtype=torch.float64))
-                zero = 0 * torch.linalg.svdvals(matrix).sum()
-                new = new._replace(theta=tree_map(lambda leaf: leaf + zero, new.theta))
-            elif self.how == "heals":
-                extra["mark"] = torch.where(hit, math.inf, 0.0)
-            else:
-                extra["mark"] = torch.where(hit, 1.0, extra["mark"])
-                stays = extra["mark"] > 0
-                theta = tree_map(lambda a, b: torch.where(stays, b, a), new.theta, state.theta)
-                new = new._replace(theta=theta)
-            return new._replace(extra=extra)
+            for how, own in marked.items():
+                hit = (key[0] == torch.stack(own or [torch.tensor([-1, -1])])).all(-1).any()
+                new = broken(how, hit, state, new)
+            return new
 
         return Phase("train", self.updates, {"new": Draw("new", self.batch)}, update)
 
 
 def falls(*where: tuple[int, int, int, int], how: str = "nan", **settings: Any) -> Falls:
     own = {"optimiser": "adagrad", "lr": 0.05, "batch": 4, "updates": UPDATES, **settings}
-    return Falls(falls=[list(w) for w in where], how=how, **own)
+    return Falls(**{"falls": {how: [list(w) for w in where]}, **own})
 
 
 def outcome(method: Method, engine: str, seeds: tuple[int, ...] = SEEDS, **options: Any) -> Any:
@@ -193,7 +197,7 @@ def test_with_a_method_that_starts_anew():
     """Frozen in the first task, it does not rise again in the second."""
 
     own = {"lr": 0.05, "batch": 4, "updates": UPDATES}
-    result = outcome(Restarts(falls=[[0, 0, 1, 2]], **own), "batched")
+    result = outcome(Restarts(falls={"nan": [[0, 0, 1, 2]]}, **own), "batched")
     healthy = outcome(Restarts(**own), "batched")
     assert result.diverged == {0: Divergence(0, 1, 3)}
     assert np.isnan(result.errors["test"].values[0, 1:]).all()
@@ -209,24 +213,11 @@ def test_with_a_method_that_starts_anew():
 
 def test_what_heals_within_a_segment_is_the_same_alone_and_beside_one_that_falls():
     """Whether it counts as diverged cannot depend on another replica."""
-    alone = outcome(falls((1, 0, 0, 1), how="heals"), "batched")
-
-    @dataclass(frozen=True, kw_only=True)
-    class Both(Falls):
-        def _phase(self, model: Any, task: Any, phase: int) -> Phase:
-            inner = super()._phase(model, task, phase)
-            mark = keys.derive(2, keys.Purpose.DROPOUT, 0, 0, step=3)
-
-            def update(state: State, batches: Any, key: torch.Tensor) -> State:
-                new = inner.update(state, batches, key)
-                hit = (key[0] == mark).all()
-                theta = tree_map(lambda leaf: torch.where(hit, math.nan, leaf), new.theta)
-                return new._replace(theta=theta)
-
-            return Phase("train", inner.updates, inner.draws, update)
-
-    own = {"lr": 0.05, "batch": 4, "updates": UPDATES, "how": "heals"}
-    beside = outcome(Both(falls=[[1, 0, 0, 1]], **own), "batched")
+    where = {"heals": [[1, 0, 0, 1]], "nan": [[2, 0, 0, 3]]}
+    alone, beside = (
+        outcome(falls(falls={how: where[how] for how in hows}), "batched")
+        for hows in (["heals"], ["heals", "nan"])
+    )
     assert beside.diverged[2] == Divergence(0, 0, 4)
     assert beside.diverged.get(1) == alone.diverged.get(1)
     assert_bits(at(beside.theta, 1), at(alone.theta, 1))
@@ -244,7 +235,7 @@ def spec(where: Sequence[Sequence[int]] = ((1, 1, 0, 3),), **top: Any) -> dict[s
         "stream": {"name": "digits", "tasks": 3},
         "network": {"name": "mlp", "hidden": 4},
         "training": {"updates": UPDATES, "batch": 4, "lr": 0.05},
-        "methods": {"naive": {}, NAME: {"falls": [list(w) for w in where]}},
+        "methods": {"naive": {}, NAME: {"falls": {"nan": [list(w) for w in where]}}},
         "device": "cpu",
         "engine": "batched",
         **top,
@@ -304,14 +295,10 @@ def test_stopping_there_names_it_and_freezing_goes_on(tmp_path, caplog):
 
 def test_stop_counts_for_a_replica_that_fell_before_the_checkpoint(tmp_path):
     """Interrupted after the fall with "freeze", then run with "stop": it stops."""
-    seen: list[int] = []
-
-    def stop(name: str, done: int, _: int) -> None:
-        seen.append(done) if name == NAME and done else None
-        if len(seen) == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dpmcl.run(spec(), out=tmp_path, progress=stop, checkpoint_seconds=0)
+    report = itertools.count(1)
+    interrupt(
+        spec(), lambda name, done, _: name == NAME and done > 0 and next(report) == 7,
+        out=tmp_path, checkpoint_seconds=0,
+    )  # fmt: skip
     with pytest.raises(DivergenceError, match="seed 1 is not finite after update 4"):
         dpmcl.run(spec(on_divergence="stop"), out=tmp_path)

@@ -201,8 +201,38 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
         ({"stream": {"name": "digits", "split": [0.5, 0.2, 0.2]}}, ["split", "add up to 1", "0.5"]),
         ({"seed": 2**63 - 1, "replicas": 2}, ["stay below 2^63"]),
         ({"engine": "fast"}, ["engine", "'looped'", "'fast'"]),
-        ({"training": {"optimiser": {"name": "sgd", "lr": 1.0}}}, ["lr, beside optimiser"]),
+        *(({"methods": methods}, [part]) for methods, part in (
+            (["dpmc"], "No method 'dpmc'. Did you mean 'dpmcl'? `dpmcl list` shows all."),
+            (["math:pi"], "method 'math:pi' must be a "),
+            (["dpmcl.methods._method:Method"], "must be a "),
+            ({"er": {"method": "naive"}}, "must be 'er' itself"),
+            ({"a/b": {"method": "er"}}, "own name has up to 60 letters"),
+            ({"..": {"method": "er"}}, "own name has up to 60 letters"),
+            ({"x": {"method": "nope"}}, "No method 'nope'"),
+            ({"x": {"method": 3}}, "No method"),
+            ({"x": {"lr": 1}}, "No method 'x'"),
+        )),
+        ({"stream": "dpmcl.methods.er:ER"}, ["must be a "]),
+        ({"network": "no_such_module_anywhere:X"}, ["cannot be imported"]),
+        ({"network": "math:"}, ["cannot be imported"]),
+        *(({"training": {"discount": discount}}, [part]) for discount, part in (
+            ("exponental", "No discount 'exponental'. Did you mean 'exponential'? `dpmcl list` sh"),
+            ({"rate": 1}, "discount needs a name"),
+            ({"name": "window", "width": 0}, "discount 'window': width must be greater than or"),
+            ({"name": "power", "p": -200}, "not all 0, got inf at s ="),
+            ("math:gamma", "must be a subclass of dpmcl.Discount with `weights`"),
+        )),
+        *(({"training": {"optimiser": optimiser}}, [part]) for optimiser, part in (
+            ("adagard", "No optimiser 'adagard'. Did you mean 'adagrad'?"),
+            ({"name": "sgd", "momentun": 0.9}, "No setting 'momentun'. Did you mean 'momentum'? In "
+             "optimiser 'sgd'. It has: lr, weight_decay, momentum."),
+            ({"name": "adam", "lr": 1}, "The learning rate is lr, beside optimiser and not in"),
+            ({"name": "theorem", "weight_decay": 0.1}, "weight_decay must be 0, got 0.1: the"),
+            ("os:getcwd", "optimiser 'os:getcwd' must be a subclass of dpmcl.Optimiser with"),
+            ({"momentum": 0.9}, "optimiser needs a name, as in optimiser = '...'; `dpmcl list`"),
+        )),
+        ({"training": {"schedule": "step"}}, ["schedule 'step': needs the setting 'every', got"]),
     ],
-)
+)  # fmt: skip
 def test_errors_say_what_came_and_the_way_out(change, words):
     refused(lambda: Spec.parse({**BASE, **change}), *words, error=SpecError)
