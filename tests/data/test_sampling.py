@@ -5,11 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from conftest import memory_of, own_rows_stream, tiny_stream
+from conftest import own_rows_stream, supply_of, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
-from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows
-from dpmcl.data.splits import split
+from dpmcl.data.sampling import Draw, Weighing, draw_rows
 
 SEEDS = tuple(range(10))
 DRAWS = {
@@ -31,17 +30,8 @@ def stream():
     return tiny_stream()
 
 
-def supply_of(stream, seeds=SEEDS, task=1):
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = {
-        "train": memory_of(splits, seeds, task, 20),
-        "validation": memory_of(splits, seeds, task, 6, "validation"),
-    }
-    return Supply(splits, held, torch.tensor(seeds))
-
-
 def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, weighing=None):
-    supply = supply_of(stream, seeds, task)._replace(weighing=weighing)
+    supply = supply_of(stream, seeds, task, train=20, validation=6)._replace(weighing=weighing)
     return draw_rows(draws, supply, (task, phase), steps, update_keys=2), supply
 
 
@@ -161,7 +151,7 @@ def test_without_replacement_each_pass_takes_every_row_once_in_another_order(str
 
 @pytest.mark.parametrize("replica", [3, slice(None)])
 def test_batches_hold_the_rows_drawn_and_their_notes(stream, replica):
-    supply = supply_of(stream, task=2)
+    supply = supply_of(stream, SEEDS, 2, train=20, validation=6)
     train = supply.held["train"]
     noted = train._replace(notes={"twice": 2 * train.position[..., None].expand(-1, -1, 3)})
     supply = supply._replace(held={**supply.held, "train": noted})

@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import memory_of, tiny_model, tiny_run, tiny_stream, tiny_task
+from conftest import supply_of, tiny_model, tiny_run, tiny_stream, tiny_task
 from dpmcl import plugins
 from dpmcl.core import keys
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves, tree_map
 from dpmcl.data import sampling
-from dpmcl.data.sampling import Draw, Supply, Weighing, draw_rows
-from dpmcl.data.splits import split
+from dpmcl.data.sampling import Draw, Weighing, draw_rows
 from dpmcl.discounts._discount import gamma
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import SpecError
@@ -37,16 +36,11 @@ def weighing(setting, task, on) -> Weighing:
     return Weighing(gamma(rule, task, torch.arange(TASKS)), on)
 
 
-def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=60):
-    """A task's draws, with a memory of the tasks before it: (drawn, splits, memory)."""
-    stream = tiny_stream(TASKS)
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    held = {
-        name: memory_of(splits, seeds, task, capacity, name) for name in ("train", "validation")
-    }
-    supply = Supply(splits, held, torch.tensor(seeds), weighing=weighing)
-    made = draw_rows(draws, supply, (task, 0), steps)
-    return made, splits, held
+def drawn(weighing, task=3, steps=range(40), draws=DRAWS):
+    """A task's draws, and the rows and the memory of the tasks before it that they were made of."""
+    supply = supply_of(tiny_stream(TASKS), SEEDS, task, train=60, validation=60)
+    supply = supply._replace(weighing=weighing)
+    return draw_rows(draws, supply, (task, 0), steps), supply
 
 
 # Weights
@@ -55,8 +49,8 @@ def drawn(weighing, task=3, seeds=SEEDS, steps=range(40), draws=DRAWS, capacity=
 @pytest.mark.parametrize("by", ["age", "time"])
 @pytest.mark.parametrize("task", [0, 2, 3])
 def test_a_rows_weight_is_gamma_of_its_task_now(by, task):
-    made, _, _ = drawn(weighing({**RATE, "by": by}, task, "weights"), task)
-    plain, _, _ = drawn(None, task)
+    made, _ = drawn(weighing({**RATE, "by": by}, task, "weights"), task)
+    plain, _ = drawn(None, task)
     stream = tiny_stream(TASKS)
     batches = made.batches(stream, torch.float64, 5, slice(None))
     for name in DRAWS:
@@ -92,10 +86,10 @@ def chi_square(rows, chances) -> tuple[float, float]:
 )
 def test_rows_are_drawn_as_often_as_gamma_says(setting):
     now = weighing(setting, 3, "sampling")
-    made, splits, held = drawn(now, steps=range(200))
-    pool = splits.train
+    made, supply = drawn(now, steps=range(200))
+    pool = supply.splits.train
     for replica in range(len(SEEDS)):
-        position = held["train"].position[replica]
+        position = supply.held["train"].position[replica]
         stored = torch.zeros(pool.row.shape[1], dtype=torch.float64)
         stored[position] = now.gamma[pool.task[replica, position]]
         positions = torch.arange(pool.row.shape[1])
@@ -136,7 +130,7 @@ def test_rows_of_weight_0_are_never_drawn_and_absent_where_all_weights_are_0():
     """By age a window of 1 leaves nothing of the tasks before the new one."""
     window = {"name": "window", "width": 1}
     for by, only in (("age", 3), ("time", 0)):
-        made, _, _ = drawn(weighing({**window, "by": by}, 3, "sampling"))
+        made, _ = drawn(weighing({**window, "by": by}, 3, "sampling"))
         assert made.task["all"].unique().tolist() == [only]
         assert made.task["valid"].unique().tolist() == [only]
         if by == "time":
@@ -149,7 +143,7 @@ def test_rows_of_weight_0_are_never_drawn_and_absent_where_all_weights_are_0():
             assert not made.present[name].any()
             assert 0 <= int(made.row[name].min()) <= int(made.row[name].max()) < len(stream.x)
             assert (made.batches(stream, torch.float64, 0, slice(None))[name].w == 0).all()
-    empty, _, _ = drawn(weighing(RATE, 0, "sampling"), task=0)
+    empty, _ = drawn(weighing(RATE, 0, "sampling"), task=0)
     assert not empty.present["past"].any()
     assert empty.present["all"].all()
 
@@ -184,7 +178,7 @@ def test_an_update_under_weights_is_one_on_the_weighted_mean_of_the_batch():
     model, now = tiny_model(stream), weighing(RATE, 3, "weights")
     method = ER(optimiser="sgd", lr=0.1, updates=1, batch=50)
     (phase,) = method.phases(model, tiny_task())
-    made, _, _ = drawn(now, draws=phase.draws, steps=range(1))
+    made, _ = drawn(now, draws=phase.draws, steps=range(1))
     theta = initial_weights(model, SEEDS)
     for replica in range(len(SEEDS)):
         replica_theta = at(theta, replica)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import same_bits, tiny_stream
+from conftest import interrupt, same_bits, tiny_stream
 from dpmcl import Draw, Phase
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
@@ -39,20 +39,15 @@ SETTINGS = {
 }
 
 
-def run(method, engine="looped", out=None, interrupted=None, **training):
-    """A method on the tiny stream, two replicas: its record and its final parameters."""
-    count = iter(range(10_000))
-
-    def progress(*_):
-        if next(count) == interrupted:
-            raise KeyboardInterrupt
-
+def options(method, engine="looped", **training):
     settings = {**SETTINGS, **{f"training.{key}": value for key, value in training.items()}}
+    return {"methods": [method], "replicas": 2, "settings": settings, "engine": engine}
+
+
+def run(method, engine="looped", out=None, **training):
+    """A method on the tiny stream, two replicas: its record and its final parameters."""
     SEEN.clear()
-    result = dpmcl.run(
-        tiny_stream(), methods=[method], replicas=2, settings=settings, engine=engine, out=out,
-        progress=progress, checkpoint_seconds=0,
-    )  # fmt: skip
+    result = dpmcl.run(tiny_stream(), out=out, **options(method, engine, **training))
     (record,), (theta,) = result.records.values(), result.theta.values()
     return record, theta
 
@@ -155,8 +150,8 @@ def test_engines_agree_and_an_interrupted_run_ends_with_the_same_bytes(case, tmp
     whole = run(method, "batched", **training)
     assert np.isfinite(whole[0].test.values[:, -1]).all()
     assert_close(run(method, "looped", **training), whole)
-    with pytest.raises(KeyboardInterrupt):
-        run(method, "batched", out=tmp_path, interrupted=1, **training)
+    own = options(method, "batched", **training)
+    interrupt(tiny_stream(), 2, out=tmp_path, checkpoint_seconds=0, **own)
     again = run(method, "batched", out=tmp_path, **training)
     assert np.array_equal(again[0].test.values, whole[0].test.values, equal_nan=True)
     assert same_bits(again[1], whole[1])

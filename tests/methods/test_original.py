@@ -1,6 +1,5 @@
 """reading = "original": what FTML, OML and ANML do as published."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,15 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import memory_of, own_rows_stream, setup_of, tiny_run, tiny_stream
+from conftest import (
+    interrupt,
+    own_rows_stream,
+    same_bits,
+    setup_of,
+    supply_of,
+    tiny_run,
+    tiny_stream,
+)
 from dpmcl import plugins
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.labelled import from_arrays
@@ -61,16 +68,14 @@ def test_background_classes_are_in_no_task():
 
 
 def test_draws_of_one_class_and_of_one_task():
-    stream, seeds = with_background(), [0, 5]
-    splits = split(stream, seeds, (0.6, 0.2, 0.2))
-    memories = {"train": memory_of(splits, seeds, 2, 9)}
+    stream = with_background()
     draws = {
         "class": Draw("background", 1, block=5, of_one="class"),
         "random": Draw("background", 7),
         "train": Draw("all", 4, block=2, of_one="task"),
         "validation": Draw("all", 4, split="validation", of_one="task"),
     }
-    drawn = draw_rows(draws, Supply(splits, memories, torch.tensor(seeds)), (2, 0), range(40))
+    drawn = draw_rows(draws, supply_of(stream, [0, 5], 2, train=9), (2, 0), range(40))
     label = stream.y[drawn.row["class"].flatten(2)]
     assert (label == label[..., :1]).all() and set(label.unique().tolist()) == {3, 4, 5}
     distinct = drawn.row["class"].flatten(2).sort(-1).values.diff(dim=-1)
@@ -121,26 +126,14 @@ def test_batched_and_looped_alike(name):
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(name, tmp_path):
     """Stopped between meta-training and stream, and between two tasks."""
     settings = {"training.batch": 1, "training.passes": 1, "network.hidden": 8, "workers": 1}
-
-    def run(progress=None, **own):
-        methods = {name: method(name).to_table()}
-        return dpmcl.run(
-            with_background(), methods=methods, replicas=2, settings=settings, progress=progress,
-            checkpoint_seconds=0, **own,
-        )  # fmt: skip
-
-    whole, count = run(), itertools.count(1)
-
-    def leave(*_):
-        if next(count) in (1, 3):
-            raise KeyboardInterrupt
-
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(leave, out=tmp_path / "run")
-    again = run(out=tmp_path / "run")
+    options = {"methods": {name: method(name).to_table()}, "replicas": 2, "settings": settings}
+    whole = dpmcl.run(with_background(), **options)
+    options["out"] = tmp_path / "run"
+    for at_report in (1, 2):
+        interrupt(with_background(), at_report, checkpoint_seconds=0, **options)
+    again = dpmcl.run(with_background(), **options)
     np.testing.assert_array_equal(again.errors[name].values, whole.errors[name].values)
-    tree_map(lambda a, b: np.testing.assert_array_equal(a, b), again.theta, whole.theta)
+    assert same_bits(again.theta, whole.theta)
 
 
 def first_update(made, stream: Stream):

@@ -8,7 +8,7 @@ import torch
 import dpmcl.training.setup
 from conftest import (
     TWO_LOOPS,
-    memory_of,
+    supply_of,
     tiny_model,
     tiny_network,
     tiny_run,
@@ -18,8 +18,7 @@ from conftest import (
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.core.tree import at, leaves
-from dpmcl.data.sampling import Supply, draw_rows
-from dpmcl.data.splits import split
+from dpmcl.data.sampling import draw_rows
 from dpmcl.exceptions import SpecError
 from dpmcl.results.table import render
 
@@ -47,12 +46,9 @@ def moved(before, after):
 def run_one_update_of_each_phase(method):
     """(phase name, updates, the parts that it moved) for the second task."""
     stream = tiny_stream()
-    splits = split(stream, [0], (0.6, 0.2, 0.2))
     model = method.prepare(tiny_model(stream))
     state = method.start(at(initial_weights(model, [0]), 0), tiny_task())
-    memories = {kind: memory_of(splits, [0], 1, 30, kind) for kind in ("train", "validation")}
-    supply = Supply(splits, memories, torch.tensor([0]))
-    out = []
+    supply, out = supply_of(stream, [0], 1, train=30, validation=30), []
     for number, phase in enumerate(method.phases(model, tiny_task(1))):
         drawn = draw_rows(phase.draws, supply, (1, number), range(1), update_keys=phase.keys)
         after = phase.update(state, drawn.batches(stream, model.dtype, 0, 0), drawn.key[0, 0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcl
-from conftest import tiny_stream
+from conftest import interrupt, tiny_stream
 from dpmcl import Draw
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, SpecError
@@ -51,20 +51,14 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
     figure = result.plot(tmp_path / "confusion.png", what="confusion")
     shown = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shown, counts.sum(0) / 12)
+    assert (counts[0] != counts[1]).any()
+    diverged = replace(result.records["naive"], diverged={1: Divergence(2, 0, 17)})
+    figure = replace(result, records={"naive": diverged}).plot(what="confusion")
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), counts[0] / 6)
     with pytest.raises(DpmclError, match="needs predictions of classes"):
         run(["naive"]).plot(what="confusion")
     with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
         dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
-
-
-def test_a_confusion_matrix_leaves_out_replicas_that_diverged():
-    result = run(["naive"], evaluation__confusion=True)
-    record = result.records["naive"]
-    counts = confusion(record.predictions, 6)
-    assert (counts[0] != counts[1]).any()
-    broken = {"naive": replace(record, diverged={1: Divergence(2, 0, 17)})}
-    figure = replace(result, records=broken).plot(what="confusion")
-    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), counts[0] / 6)
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])
@@ -111,22 +105,12 @@ def test_rows_that_arrive_are_tested_on_the_model_that_is_evaluated():
 
 
 def test_a_run_that_was_stopped_or_is_extended_has_the_same_error_of_arriving_rows(tmp_path):
-    table = {"evaluation.arriving": True, **SETTINGS}
-    whole = dpmcl.run(tiny_stream(), methods=["naive", "er"], replicas=3, settings=table)
-    count = iter(range(10_000))
-
-    def leave(*_):
-        if next(count) == 5:
-            raise KeyboardInterrupt
-
-    for replicas, progress in ((2, leave), (2, None), (3, None)):
-        try:
-            again = dpmcl.run(
-                tiny_stream(), methods=["naive", "er"], replicas=replicas, settings=table,
-                out=tmp_path / "run", progress=progress, checkpoint_seconds=0,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            assert progress
+    own = {"methods": ["naive", "er"], "settings": {"evaluation.arriving": True, **SETTINGS}}
+    whole = dpmcl.run(tiny_stream(), replicas=3, **own)
+    own["out"] = tmp_path / "run"
+    interrupt(tiny_stream(), 6, replicas=2, checkpoint_seconds=0, **own)
+    for replicas in (2, 3):
+        again = dpmcl.run(tiny_stream(), replicas=replicas, **own)
     for result in (again, dpmcl.load(tmp_path / "run")):
         one, other = (r.records["naive"].errors["arriving"] for r in (whole, result))
         np.testing.assert_allclose(one.values, other.values, atol=1e-12)
