@@ -187,3 +187,9 @@ def test_a_gate_multiplies_features_or_outputs():
     other = plain.predict(dict(zip(("representation", "prediction"), halves, strict=True)), x)
     actual = plain.gated("outputs").predict(theta, x)
     torch.testing.assert_close(actual, plain.predict(theta, x) * other)
+
+
+@pytest.mark.parametrize(("updates", "each"), [(1, 1), (3, 1), (9, 4)])
+def test_each_loop_has_half_of_the_updates_and_one_at_least(updates, each):
+    method = build("oml", updates=updates, n_meta=None, n_grad=None)
+    assert (method.n_meta, method.n_grad) == (each, each)
