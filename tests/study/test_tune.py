@@ -1,12 +1,15 @@
 """A search finds the better of two rates, and never looks at validation or test rows."""
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from optuna.storages.journal import JournalFileBackend
 from typer.testing import CliRunner
 
 import dpmcl
@@ -95,6 +98,39 @@ def test_an_interrupted_search_goes_on_to_the_same_scores(tmp_path: Path):
         tune(TABLE, Search(space={"training.lr": [1.0]}), tmp_path / "a")
     with pytest.raises(dpmcl.FolderError, match=r"training\.batch = 16, got 8"):
         tune({**TABLE, "training": {"updates": 20, "batch": 8}}, SEARCH, tmp_path / "a")
+
+
+@pytest.mark.parametrize("first", range(2))
+def test_a_search_that_was_killed_while_its_journal_was_written(first, tmp_path, monkeypatch):
+    """The journal ends in half a line, and is locked, as by a process that has died."""
+    table = {**TABLE, "methods": ["er"], "training": {"updates": 1}}
+    space = {"training.lr": [1e-3, 1e-2], "training.batch": [4, 8]}
+    search = Search(space=space, tasks=2, replicas=1)
+    expected = tune(table, search, tmp_path / "whole")
+    monkeypatch.chdir(tmp_path)  # optuna's lock is a link, which is broken for a relative path
+    append, folder, steps = JournalFileBackend.append_logs, Path("killed"), itertools.count()
+
+    def killed(self: Any, logs: list[Any]) -> None:
+        append(self, logs)
+        if next(steps) % 7 == 5:
+            path = Path(self._file_path)
+            path.write_bytes(path.read_bytes()[:-9])
+            self._lock.acquire()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(JournalFileBackend, "append_logs", killed)
+    next(itertools.islice(steps, first, None))
+    for _ in range(20):
+        try:
+            assert tune(table, search, folder) == expected
+            break
+        except KeyboardInterrupt:
+            continue
+    else:
+        pytest.fail("the search has no end")
+    (folder / "er.journal").write_text("nonsense\n")
+    with pytest.raises(dpmcl.FolderError, match=r"er\.journal is damaged: .*another folder"):
+        tune(table, search, folder)
 
 
 def test_of_trials_with_the_same_cme_that_with_the_lowest_nte_is_best(tmp_path: Path):

@@ -14,7 +14,8 @@ import tomli_w
 
 from dpmcl.core.atomic import write_text
 from dpmcl.core.errors import Errors
-from dpmcl.exceptions import DpmclError, SpecError, needed_for, shown
+from dpmcl.core.lock import locked
+from dpmcl.exceptions import DpmclError, FolderError, SpecError, needed_for, reason, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
 from dpmcl.study.plan import axis, check_axis, owner_of
@@ -137,6 +138,7 @@ def tune(
 
     Raises:
         SpecError: The spec or the space breaks a rule.
+        FolderError: A file in the folder is damaged, or another process writes to it.
         DpmclError: Optuna is not installed, or all trials of a method diverged.
     """
     base = spec.normalised(table)
@@ -146,6 +148,17 @@ def tune(
                 f"Every method is searched in the same space, and '{key}' is a setting of one; "
                 f"search that one by itself, as with --method {owner}."
             )
+    with locked(folder):
+        return _searched(base, search, folder, run)
+
+
+def _searched(
+    base: Mapping[str, Any],
+    search: Search,
+    folder: Path,
+    run: Callable[[Sequence[Planned]], list[Result]],
+) -> tuple[dict[str, Any], list[str]]:
+    """Search in a folder that is locked, and return what `tune` returns."""
     journals = {name: _journal(name, search, folder) for name in base["methods"]}
     scored: dict[tuple[str, int], _Score] = {}
     while trials := [
@@ -204,40 +217,56 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
         import optuna
         from optuna.storages.journal import JournalFileBackend
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    folder.mkdir(parents=True, exist_ok=True)
-    backend = JournalFileBackend(os.fspath(folder / f"{name.replace(':', '.')}.journal"))
-    journal = optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
-        sampler=optuna.samplers.TPESampler(seed=0),
-        study_name=name,
-        direction="minimize",
-        load_if_exists=True,
-    )
+    file = folder / f"{name.replace(':', '.')}.journal"
+    _remove_unfinished(file)
+    try:
+        journal = optuna.create_study(
+            storage=optuna.storages.JournalStorage(JournalFileBackend(os.fspath(file))),
+            sampler=optuna.samplers.TPESampler(seed=0),
+            study_name=name,
+            direction="minimize",
+            load_if_exists=True,
+        )
+    except (ValueError, LookupError, TypeError) as error:
+        raise FolderError(
+            f"{file} is damaged: {reason(error)}. Choose another folder with --out."
+        ) from None
     description = repr((dict(search.space), search.tasks, search.replicas))
     if journal.user_attrs.get("search", description) != description:
         raise SpecError(
             f"{folder} holds another search of {name}; choose another folder with --out."
         )
+    journal.set_user_attr("search", description)
     lists = [values for values in search.space.values() if not isinstance(values, Range)]
     if len(lists) == len(search.space):
         known = len(journal.trials)
         for values in itertools.islice(itertools.product(*lists), known, max(known, search.count)):
             journal.enqueue_trial(dict(zip(search.space, values, strict=True)))
-    journal.set_user_attr("search", description)
     return journal
 
 
+def _remove_unfinished(journal: Path) -> None:
+    """Remove what a process that was killed left: the journal's lock, and half a line."""
+    for lock in journal.parent.glob(f"{journal.name}.lock*"):
+        lock.unlink()
+    if journal.is_file():
+        content = journal.read_bytes()
+        os.truncate(journal, content.rfind(b"\n") + 1)
+
+
 def _trials(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Trial]:
-    """Yield the trials of a method: those that have begun, then those to run next."""
+    """Yield the trials of a method: finished ones, interrupted ones, then new ones."""
     import optuna
 
     states = optuna.trial.TrialState
-    begun = journal.get_trials(deepcopy=False, states=[states.COMPLETE, states.RUNNING])
-    yield from ((name, trial.number, trial.params) for trial in begun)
+    finished = journal.get_trials(deepcopy=False, states=[states.COMPLETE])
+    yield from ((name, trial.number, trial.params) for trial in finished)
+    interrupted = journal.get_trials(deepcopy=False, states=[states.RUNNING])
+    resumed = (optuna.trial.Trial(journal, trial._trial_id) for trial in interrupted)
     waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
     remaining = search.count - len(journal.get_trials(deepcopy=False))
-    for _ in range(waiting or min(remaining, _AT_ONCE)):
-        trial = journal.ask()
+    new = (journal.ask() for _ in range(waiting or min(remaining, _AT_ONCE)))
+    for trial in itertools.chain(resumed, new):  # a resumed one keeps the settings that it has
         settings = {
             key: trial.suggest_float(key, *values, log=True)
             if isinstance(values, Range)
