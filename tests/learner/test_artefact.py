@@ -153,6 +153,10 @@ def test_what_is_the_users_own_is_brought_again(tmp_path):
     learner.save(tmp_path)
     refused(lambda: Learner.load(tmp_path), "network", "model=", error=SpecError)
     refused(lambda: Learner.load(tmp_path, model=network), "method=Mine", error=SpecError)
+    for method, said in [(Mine(updates=9), "the method's class"), (ER, "not one of the package")]:
+        refused(
+            lambda m=method: Learner.load(tmp_path, model=network, method=m), said, error=SpecError
+        )
     other = Learner.load(tmp_path, model=network, method=Mine)
     assert (other.predict_proba(CLOUDS) == learner.predict_proba(CLOUDS)).all()
     wider = MLP(hidden=4)

@@ -18,7 +18,7 @@ import pydantic
 from dpmcl import plugins
 from dpmcl.core.atomic import atomic, path_of, write_text
 from dpmcl.core.choices import DeviceName
-from dpmcl.exceptions import FolderError, SpecError, reason
+from dpmcl.exceptions import FolderError, SpecError, reason, shown
 from dpmcl.learner.answers import computing
 from dpmcl.learner.config import Config, method_of
 from dpmcl.learner.knowledge import Knowledge
@@ -211,6 +211,7 @@ def _method(
     settings |= {} if cost is None else {"cost": cost}
     name = settings.pop("name", None)
     if method_class is not None:
+        _check_class(method_class, name)
         return method_class.from_table(settings, f"Method {method_class.__name__}:")
     if not plugins.is_ours("method", name):
         raise SpecError(
@@ -228,3 +229,18 @@ def _method(
                     "folder names is imported; bring the method with it."
                 )
     return method_of(name, settings)
+
+
+def _check_class(method_class: Any, name: str | None) -> None:
+    """Raise SpecError unless it is the class of a saved method; the name is None for a user's."""
+    if not (isinstance(method_class, type) and issubclass(method_class, Method)):
+        raise SpecError(
+            f"method must be the method's class, got {shown(method_class)}; its settings are in "
+            "the folder, as in Learner.load(path, method=Mine)."
+        )
+    if plugins.name_of("method", method_class) != name:
+        saved = shown(name) if name else "not one of the package"
+        raise SpecError(
+            f"The method of this learner is {saved}, got {method_class.__name__}; bring the class "
+            "that was saved, or leave out method=."
+        )
