@@ -133,6 +133,18 @@ class BeforeEvaluation(GDumb):
         return [replace(phase, update=update, draws=draws)]
 
 
+class AtEachTask(BeforeEvaluation):
+    """The same network, trained at the task itself."""
+
+    stores = "before"
+
+    def phases(self, model, task):
+        return super().evaluation_phases(model, task)
+
+    def evaluation_phases(self, model, task):
+        return ()
+
+
 OPTIONS = ["l2_init", {"name": "shrink_perturb", "shrink": 0.5}]
 DECAYING = {"name": "adam", "weight_decay": 0.1}
 CASES = {
@@ -205,6 +217,14 @@ def test_phases_before_an_evaluation_leave_no_trace_but_the_evaluation():
     assert record.test.after[:, 0, 0].max() < 0.2  # and the first one before others come
     assert spent(record) == 3 * 100
     assert same_bits(theta, run(BeforeEvaluation, memory=12, updates=1)[1])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", {"name": "step", "every": 2, "over": "run"}])
+def test_phases_before_an_evaluation_have_a_schedule_of_their_own(schedule):
+    anew = {**schedule, "over": "task"} if isinstance(schedule, dict) else schedule
+    evaluated, trained = run(BeforeEvaluation, schedule=schedule), run(AtEachTask, schedule=anew)
+    assert np.array_equal(evaluated[0].test.after, trained[0].test.after, equal_nan=True)
+    assert not same_bits(evaluated[1], trained[1])
 
 
 def test_an_option_begins_each_task():

@@ -409,9 +409,21 @@ class Method(Settings, ABC):
             model: The model that `prepare` returned.
             task: The task.
         """
-        phases = tuple(self.phases(model, task))
+        return self._counted(self.phases(model, task))
+
+    def planned_evaluation(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
+        """Return the phases before an evaluation; their updates count themselves as in `planned`.
+
+        Args:
+            model: The model that `prepare` returned.
+            task: The newest task.
+        """
+        return self._counted(self.evaluation_phases(model, task))
+
+    def _counted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
+        """Return phases whose updates count themselves, if there is a schedule."""
         if self.scheduling is None:
-            return phases
+            return tuple(phases)
         return tuple(
             replace(phase, update=_with_count(phase.update)) if phase.trains else phase
             for phase in phases
@@ -452,11 +464,20 @@ class Method(Settings, ABC):
         elif self.reset_at_task:
             state = state._replace(optimiser=self.rule.init(state.theta))
         if self.scheduling is not None:
-            if self.scheduling.over == "task":
-                common["update"] = torch.zeros_like(common["update"])
-            common["updates"] = torch.full_like(common["updates"], updates)
+            anew = self.scheduling.over == "task"
+            common |= _schedule(common, updates, anew=anew)
         for option, key in zip(self.optional, keys, strict=True):
             state = state._replace(theta=option.begin_task(state.theta, key))
+        return state._replace(common=common)
+
+    def begin_evaluation(self, state: State, updates: int) -> State:
+        """Return one replica's state at the start of the phases before an evaluation.
+
+        Args:
+            state: State after a task, of a method with a schedule.
+            updates: Number of updates that train in these phases.
+        """
+        common = {**state.common, **_schedule(state.common, updates, anew=True)}
         return state._replace(common=common)
 
 
@@ -481,6 +502,13 @@ def _cost_of(cost: Any) -> RowCost | None:
     if not isinstance(function, FunctionType):  # a run compares its source
         raise SpecError(f"cost '{cost}' must be a function of outputs and targets.")
     return function
+
+
+def _schedule(common: Mapping[str, Any], updates: int, *, anew: bool) -> dict[str, Tensor]:
+    """Return the entries of `State.common` for a schedule over `updates`, from 0 if it is new."""
+    update, total = common["update"], common["updates"]
+    update = torch.zeros_like(update) if anew else update
+    return {"update": update, "updates": torch.full_like(total, updates)}
 
 
 def _with_count(update: Update) -> Update:

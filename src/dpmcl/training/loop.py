@@ -104,8 +104,14 @@ def after_evaluation_phases(setup: Setup, run: RunState, task: int) -> RunState:
         run: The state after a task, which is not changed.
         task: Number of that task.
     """
-    first = len(setup.phases[task])
-    for number, phase in enumerate(setup.evaluation_phases[task], start=first):
+    first, phases, method = len(setup.phases[task]), setup.evaluation_phases[task], setup.method
+    updates = sum(phase.updates for phase in phases if phase.trains)
+    if updates and method.scheduling is not None:
+        state = setup.engine.map(
+            lambda replica: method.begin_evaluation(replica, updates), run.replicas
+        )
+        run = replace(run, replicas=state)
+    for number, phase in enumerate(phases, start=first):
         run = replace(run, position=Position(task, number))
         run = _run_phase(setup, run, phase, ())
     return run

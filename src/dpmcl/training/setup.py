@@ -88,8 +88,7 @@ class Setup:
     @cached_property
     def evaluation_phases(self) -> tuple[tuple[Phase, ...], ...]:
         """Return the phases that run on a copy of the state before each evaluation."""
-        method, model = self.method, self.model
-        return tuple(tuple(method.evaluation_phases(model, task)) for task in self.task_infos)
+        return tuple(self.method.planned_evaluation(self.model, task) for task in self.task_infos)
 
     @cached_property
     def start(self) -> State:
