@@ -349,9 +349,9 @@ def load_state(folder: Path, method: str, seed: int) -> bytes:
     path = _seed_file(folder, "states", method, seed)
     if not path.is_file():
         raise FolderError(
-            f"{folder} has no state of '{method}' with seed {seed}; folders have them since "
-            "version 0.3, of the seeds that have been run, unless each task sees the inputs in a "
-            "way of its own. Run the spec into a new folder."
+            f"{folder} has no state of '{method}' with seed {seed}; none is stored of "
+            "domain-incremental streams, of seeds that were not run, and by versions before 0.3. "
+            "Name a seed that was run, or run the spec into a new folder."
         )
     try:
         return path.read_bytes()
