@@ -178,6 +178,7 @@ NESTED = "def made(x):\n  def f(n): return f(n - 1) if n else x\n  return f\n"
         ("class A:\n  x = 1.0\n  def f(s): return s.x", "A.x = 0.0", "A().f()"),
         ("RULES = {1: lambda: 1, 2: lambda: 1}", "RULES[2] = lambda: 0", "RULES[2]()"),
         (f"{NESTED}f = made(1.0)", "f = made(0.0)", "f(2)"),
+        ("import torch\nT = torch.ones(2)", "T = torch.zeros(2)", "T.sum()"),
     ],
 )
 def test_a_value_that_a_notebook_s_class_uses_counts(first, second, value, notebook):
@@ -206,10 +207,10 @@ def test_a_module_that_a_notebook_s_class_uses_counts(value, notebook, folder):
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [("FILE.name", "uses a TextIOWrapper, which cannot be compared"), ("1", "")],
+    [("LOCK.locked()", "cannot be compared: cannot pickle '_thread.lock' object"), ("1", "")],
 )
 def test_code_that_cannot_be_compared(value, why, notebook):
-    notebook.cell("import os\nFILE = open(os.devnull)")
+    notebook.cell("import threading\nLOCK = threading.Lock()")
     assert notebook.mine(value).missing.endswith(why)
     text = "class Unkept:\n    def value(self):\n        return 1\n"
     unkept = source(notebook.cell(text, keep=False).Unkept, "__main__")

@@ -44,19 +44,23 @@ def add_object(out: Any, value: Any) -> None:
         value: Any object that cloudpickle can pickle.
     """
     content = io.BytesIO()
-    _Pickler(content).dump(value)
+    Pickler(content).dump(value)
     out.update(content.getvalue())
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Leaves out of pickles what differs from process to process, or with an edit elsewhere.
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickler that leaves out what differs from process to process, or with an edit elsewhere.
 
     That is the place of a tensor in memory, the order of a set, the random number that cloudpickle
     gives to a class of a script, and the file and line numbers of its code.
     """
 
     def persistent_id(self, value: Any) -> str | None:
-        """Return a text for a tensor or a set of texts and numbers, and None for other objects."""
+        """Return a text for a tensor or a set of texts and numbers, and None for other objects.
+
+        Args:
+            value: Object to pickle.
+        """
         values_exist = isinstance(value, Tensor) and not is_lazy(value)
         if values_exist and value.layout == torch.strided:
             out = hashlib.sha256()
@@ -67,7 +71,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        """Return what is pickled for a code object, a class or a function."""
+        """Return what is pickled for a code object, a class or a function.
+
+        Args:
+            value: Object to pickle.
+        """
         if isinstance(value, CodeType):
             plain = value.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return self.dispatch_table[CodeType](plain)

@@ -2,8 +2,8 @@
 
 The hashes of a class in a file cover its complete module and, recursively, the user's modules that
 it imports. The hash of a class in a script or a notebook (`__main__`) covers its own code and,
-recursively, the functions, classes, plain values and modules that its code names; the rest of a
-script may change from run to run. Installed libraries and the package itself are not hashed.
+recursively, the functions, classes, values and modules that its code names; the rest of a script
+may change from run to run. Installed libraries and the package itself are not hashed.
 """
 
 import ast
@@ -29,12 +29,12 @@ from typing import Any
 import cloudpickle
 from torch import Tensor, nn
 
+from dpmcl.core import fingerprint
 from dpmcl.core.network_layers import settings_of
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, reason
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 _DYNAMIC_IMPORTS = {"importlib", "importlib.import_module", "importlib.util", "__import__", "exec"}
-_PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 _hashed: dict[str, tuple[Any, bytes]] = {}
 """Import spec and source of each hashed module, by name. A reload replaces the import spec."""
@@ -73,8 +73,7 @@ def source(cls: type | FunctionType, home: str) -> Source:
     try:
         if not _is_in_file(cls.__module__):
             script = _Script()
-            content = repr(script.content(cls)).encode()
-            hashes[f"{cls.__module__}.{cls.__qualname__}"] = hashlib.sha256(content).hexdigest()
+            hashes[f"{cls.__module__}.{cls.__qualname__}"] = script.hash_of(cls)
             modules |= script.modules
         files = {name: file for each in modules for name, file in _module_files(each, home)}
         with warnings.catch_warnings(action="ignore"):  # compiling the user's source warns again
@@ -301,85 +300,57 @@ def _is_constant(name: str, value: ast.expr, tree: ast.Module) -> bool:
 # Scripts and notebooks
 
 
-class _Script:
-    """Content of a class in a script or notebook, as nested lists of texts.
+class _Script(fingerprint.Pickler):
+    """Pickler of a class of a script or notebook, with all that its code names.
 
     Attributes:
-        modules: Names of the modules in files that the class uses.
+        modules: Names of the modules that the code uses.
     """
 
     def __init__(self) -> None:
+        self._content = io.BytesIO()
+        super().__init__(self._content)
         self.modules: set[str] = set()
-        self._seen: dict[int, tuple[int, Any]] = {}
 
-    def content(self, value: Any) -> Any:
-        """Return the content of a value and, recursively, of the values that its code names."""
-        if type(value) in _PLAIN_TYPES:
-            return repr(value)
-        if type(value) in (tuple, frozenset, set):
-            parts = [self.content(part) for part in value]
-            return parts if type(value) is tuple else sorted(map(repr, parts))
-        if id(value) in self._seen:  # a function may name itself
-            return self._seen[id(value)][0]
-        self._seen[id(value)] = len(self._seen), value
+    def hash_of(self, cls: type | FunctionType) -> str:
+        """Return the hash of a class or a function."""
+        try:
+            self.dump(cls)
+        except _NoSourceError:
+            raise
+        except Exception as error:  # objects that cannot be pickled raise exceptions of many kinds
+            raise _NoSourceError(f"it names what cannot be compared: {reason(error)}") from None
+        return hashlib.sha256(self._content.getvalue()).hexdigest()
+
+    def persistent_id(self, value: Any) -> str | None:
+        """Note the module of a value, and refuse a function without source."""
         if isinstance(value, ModuleType):
             start = f"{value.__name__}."  # code can reach all loaded submodules by this name
             self.modules |= {name for name in sys.modules if f"{name}.".startswith(start)}
-            return value.__name__
-        if isinstance(value, type | FunctionType | BuiltinFunctionType) and (
-            value.__module__ and _is_in_file(value.__module__)
-        ):
-            self.modules.add(value.__module__)
-            return f"{value.__module__}.{value.__qualname__}"
-        if type(value) in (list, dict):
-            return [self.content(p) for p in (value if type(value) is list else value.items())]
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, property):
-            return self.content((value.fget, value.fset))
-        if isinstance(value, staticmethod | classmethod):
-            return self.content(value.__func__)
-        kind = type(value).__qualname__
-        raise _NoSourceError(f"the class uses a {kind}, which cannot be compared")
+        elif isinstance(value, type | FunctionType | BuiltinFunctionType) and value.__module__:
+            if _is_in_file(value.__module__):
+                self.modules.add(value.__module__)
+            elif isinstance(value, FunctionType):
+                _check_source(value)
+        return super().persistent_id(value)
 
-    def _class(self, cls: type) -> Any:
-        """Return the content of a class: its bases, functions and attributes."""
-        members = {
-            name: value
-            for name, value in vars(cls).items()
-            if isinstance(value, FunctionType) or not name.startswith(("__", "_abc_"))
-        }
-        return [self.content(cls.__bases__), self.content(members)]
+    def reducer_override(self, value: Any) -> Any:
+        """Note the imports of code, and leave out in which file of a script a function is."""
+        if isinstance(value, CodeType):
+            instructions = dis.get_instructions(value)
+            self.modules |= {i.argval for i in instructions if i.opname == "IMPORT_NAME"}
+        reduced = super().reducer_override(value)
+        if isinstance(value, FunctionType) and isinstance(reduced, tuple):
+            make, (code, _, *arguments), *rest = reduced
+            return make, (code, {}, *arguments), *rest
+        return reduced
 
-    def _function(self, function: FunctionType) -> Any:
-        """Return the content of a function: its code, defaults, closure and global names."""
-        if not function.__name__.startswith("__"):  # `dataclass` adds some, without source
-            try:
-                inspect.findsource(function)
-            except (OSError, TypeError):
-                name = f"{function.__module__}.{function.__qualname__}"
-                raise _NoSourceError(f"{name} has no source that can be read") from None
-        cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
-        values = (function.__defaults__, function.__kwdefaults__, cells)
-        return [self._code(function.__code__, function.__globals__), self.content(values)]
 
-    def _code(self, code: CodeType, namespace: Mapping[str, Any]) -> Any:
-        """Return a code object without its line numbers, and the globals that it reads."""
-        constants = [
-            self._code(value, namespace) if isinstance(value, CodeType) else self.content(value)
-            for value in code.co_consts
-        ]
-        instructions = list(dis.get_instructions(code))
-        self.modules |= {i.argval for i in instructions if i.opname == "IMPORT_NAME"}
-        reads = {
-            i.argval
-            for i in instructions
-            if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-        }
-        used = [
-            (name, self.content(namespace[name])) for name in sorted(reads) if name in namespace
-        ]
-        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        return [code.co_code, names, constants, used]
+def _check_source(function: FunctionType) -> None:
+    """Raise _NoSourceError unless a function of a script has a source that can be read."""
+    if not function.__name__.startswith("__"):  # `dataclass` adds some, without source
+        try:
+            inspect.findsource(function)
+        except (OSError, TypeError):
+            name = f"{function.__module__}.{function.__qualname__}"
+            raise _NoSourceError(f"{name} has no source that can be read") from None
