@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -26,8 +26,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle
-from torch import Tensor, nn
+from torch import nn
 
 from dpmcl.core import fingerprint
 from dpmcl.core.network_layers import settings_of
@@ -68,19 +67,7 @@ def source(cls: type | FunctionType, home: str) -> Source:
     Raises:
         FolderError: A file was changed after Python had imported it.
     """
-    hashes = {}
-    modules = {home, *(base.__module__ for base in getattr(cls, "__mro__", (cls,)))}
-    try:
-        if not _is_in_file(cls.__module__):
-            script = _Script()
-            hashes[f"{cls.__module__}.{cls.__qualname__}"] = script.hash_of(cls)
-            modules |= script.modules
-        files = {name: file for each in modules for name, file in _module_files(each, home)}
-        with warnings.catch_warnings(action="ignore"):  # compiling the user's source warns again
-            hashes |= _hashes(files, home)
-    except _NoSourceError as error:
-        return Source(None, str(error))
-    return Source(dict(sorted(hashes.items())))
+    return _source_of({cls}, home)
 
 
 def source_of_network(modules: Any) -> Source:
@@ -100,33 +87,29 @@ def source_of_network(modules: Any) -> Source:
     if not classes:  # a function, a partial, a method, or an object that is called
         maker = getattr(modules, "func", getattr(modules, "__func__", modules))
         classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
-    references = _References()
-    references.dump([settings_of(layer) for layer in layers] or modules)
-    hashes: dict[str, str] = {}
-    for cls in classes | references.found:
-        hashed = source(cls, "dpmcl")  # with this home, all installed libraries are left out
-        if hashed.hashes is None:
-            return hashed
-        hashes |= hashed.hashes
+    # With this home, all installed libraries are left out.
+    return _source_of(classes, "dpmcl", [settings_of(layer) for layer in layers] or modules)
+
+
+def _source_of(classes: Set[type | FunctionType], home: str, used: Any = None) -> Source:
+    """Return the hashes of the code of classes and functions, and of the files that `used` uses."""
+    hashes, modules = {}, {home}
+    try:
+        for cls in classes:
+            modules |= {base.__module__ for base in getattr(cls, "__mro__", (cls,))}
+            if not _is_in_file(cls.__module__):
+                script = _Script()
+                hashes[f"{cls.__module__}.{cls.__qualname__}"] = script.hash_of(cls)
+                modules |= script.modules
+        script = _Script()
+        script.hash_of(used)  # for its modules; a network's digest covers the rest
+        modules |= script.modules
+        files = {name: file for each in modules for name, file in _module_files(each, home)}
+        with warnings.catch_warnings(action="ignore"):  # compiling the user's source warns again
+            hashes |= _hashes(files, home)
+    except _NoSourceError as error:
+        return Source(None, str(error))
     return Source(dict(sorted(hashes.items())))
-
-
-class _References(cloudpickle.Pickler):  # type: ignore[misc]
-    """Collect the classes and functions in files that an object refers to, at any depth.
-
-    Attributes:
-        found: These classes and functions. The digest of a network has those of scripts.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO())
-        self.found: set[type | FunctionType] = set()
-
-    def persistent_id(self, value: Any) -> str | None:
-        """Note a value, and return a text for the values that are not to be pickled."""
-        if isinstance(value, type | FunctionType) and _is_in_file(value.__module__):
-            self.found.add(value)
-        return "values" if isinstance(value, Tensor) else None
 
 
 def file_of(name: str) -> str:
@@ -301,7 +284,7 @@ def _is_constant(name: str, value: ast.expr, tree: ast.Module) -> bool:
 
 
 class _Script(fingerprint.Pickler):
-    """Pickler of a class of a script or notebook, with all that its code names.
+    """Pickler of an object of a script or notebook, with all that its code names.
 
     Attributes:
         modules: Names of the modules that the code uses.
@@ -312,10 +295,10 @@ class _Script(fingerprint.Pickler):
         super().__init__(self._content)
         self.modules: set[str] = set()
 
-    def hash_of(self, cls: type | FunctionType) -> str:
-        """Return the hash of a class or a function."""
+    def hash_of(self, value: Any) -> str:
+        """Return the hash of a class, a function or another object."""
         try:
-            self.dump(cls)
+            self.dump(value)
         except _NoSourceError:
             raise
         except Exception as error:  # objects that cannot be pickled raise exceptions of many kinds
