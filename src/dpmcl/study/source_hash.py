@@ -83,12 +83,8 @@ def source_of_network(modules: Any) -> Source:
     """
     roots = modules if isinstance(modules, tuple) else (modules,)
     layers = [layer for root in roots if isinstance(root, nn.Module) for layer in root.modules()]
-    classes: set[type | FunctionType] = {type(layer) for layer in layers}
-    if not classes:  # a function, a partial, a method, or an object that is called
-        maker = getattr(modules, "func", getattr(modules, "__func__", modules))
-        classes = {maker if isinstance(maker, type | FunctionType) else type(maker)}
     # With this home, all installed libraries are left out.
-    return _source_of(classes, "dpmcl", [settings_of(layer) for layer in layers] or modules)
+    return _source_of(set(map(type, layers)), "dpmcl", [*map(settings_of, layers)] or modules)
 
 
 def _source_of(classes: Set[type | FunctionType], home: str, used: Any = None) -> Source:
