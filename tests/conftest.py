@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import dpmcl
 from dpmcl import cli
@@ -27,7 +28,7 @@ from dpmcl.core.tree import leaves, stack
 from dpmcl.data.readers import images
 from dpmcl.data.readers.pil_images import plain_image
 from dpmcl.data.sampling import Supply
-from dpmcl.data.splits import split
+from dpmcl.data.splits import Rows, split
 from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Looped
@@ -269,6 +270,13 @@ def windows(x: torch.Tensor, y: torch.Tensor) -> Stream:
     )
 
 
+def rows_of(part: Rows, replica: int, task: int) -> list[int]:
+    """The rows of a task in a split, for a replica."""
+    first, last = part.offset[replica, task : task + 2].tolist()
+    assert (part.task[replica, first:last] == task).all()
+    return part.row[replica, first:last].tolist()
+
+
 def supply_of(stream: Stream, seeds: Sequence[int], task: int, **capacity: int) -> Supply:
     """Rows for a task's draws, with a memory of each capacity that was offered earlier tasks."""
     splits = split(stream, seeds, SHARES)
@@ -391,6 +399,13 @@ def tiny_run(
         diverged=record.diverged,
         readings=record.readings,
     )
+
+
+def invoke(*words: object) -> str:
+    """Return what a command of the command line prints."""
+    done = CliRunner().invoke(cli.app, [*map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
 
 
 def run_study(spec, folder=None, **options):

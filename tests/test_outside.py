@@ -170,29 +170,21 @@ def test_one_of_each_in_one_run(outside, tmp_path):
 
 INSTALLED = """
 from dataclasses import dataclass
-import torch
-from dpmcl import Stream, StreamSettings
+from dpmcl import StreamSettings
 from dpmcl.methods.er import ER
 
 class Other(ER):
     '''Another method.'''
 
 @dataclass(frozen=True, kw_only=True)
-class Together(StreamSettings):
-    '''Every replica draws its rows, from one generator for all of them.'''
+class Empty(StreamSettings):
+    '''A stream of nothing.'''
 
     fails: bool = False
 
     def build(self, seeds):
         if self.fails:
             raise KeyError("no such file")
-        x = torch.randn(len(seeds) * 20, 2, generator=torch.Generator().manual_seed(seeds[0]))
-        return Stream(
-            name="together", kind="regression", x=x, y=x.sum(1, keepdim=True),
-            row=torch.arange(len(x)).view(len(seeds), 20),
-            task=torch.zeros(len(seeds), 20, dtype=torch.int64),
-            tasks=("a",), classes=(), outputs=1,
-        )
 """
 
 
@@ -206,7 +198,7 @@ def installed(tmp_path, monkeypatch) -> Iterator[str]:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
     (about / "entry_points.txt").write_text(
         f"[dpmcl.methods]\ner = {name}:Other\nother = {name}:Other\nbroken = {name}:Missing\n"
-        f"[dpmcl.streams]\ntogether = {name}:Together\n"
+        f"[dpmcl.streams]\nempty = {name}:Empty\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     for known in (plugins._installed, plugins._entry_points):
@@ -221,10 +213,10 @@ def test_an_installed_package_is_treated_as_a_module_of_one_s_own(installed, cap
     assert dpmcl.run({**tiny, "stream": {"name": "digits", "tasks": 1}}).records.keys() == {"other"}
     with pytest.raises(SpecError, match=r"method 'broken' cannot be imported: .*Missing"):
         dpmcl.run("digits", methods="broken")
-    with pytest.raises(DataError, match=r"'together' cannot be built: KeyError: 'no such file'"):
-        dpmcl.run({**tiny, "stream": {"name": "together", "fails": True}})
-    with pytest.raises(DataError, match=r"'together' must promise that a seed has the same rows"):
-        dpmcl.run({**tiny, "stream": "together"})
+    with pytest.raises(DataError, match=r"'empty' cannot be built: KeyError: 'no such file'"):
+        dpmcl.run({**tiny, "stream": {"name": "empty", "fails": True}})
+    with pytest.raises(DataError, match=r"'empty' must promise that `build` returns a Stream"):
+        dpmcl.run({**tiny, "stream": "empty"})
     assert f"'er' of an installed package ({installed}:Other) is not used" in caplog.text
     list_()
     lines = {line.strip().partition(" ")[0]: line for line in capsys.readouterr().out.splitlines()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import SHARES, moving_stream, own_rows_stream, tiny_run, tiny_stream
+from conftest import SHARES, moving_stream, own_rows_stream, rows_of, tiny_run, tiny_stream
 from dpmcl.core.memory import Memory
 from dpmcl.core.tree import leaves, stack
 from dpmcl.data.motion import ROWS, motion_of
@@ -35,8 +35,7 @@ STREAMS = {
 
 def means(stream, splits, replica, task):
     """Return the means of x and y over the first training rows of a task, as delivered."""
-    offset = splits.train.offset[replica]
-    row = splits.train.row[replica, offset[task] : offset[task + 1]][:ROWS]
+    row = torch.tensor(rows_of(splits.train, replica, task)[:ROWS])
     batch = stream.batch(row, row >= 0, row * 0 + task, torch.float64, replica=replica)
     return batch.x.mean(0), batch.y.to(torch.float64).mean(0)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from conftest import own_rows_stream, supply_of, tiny_stream
+from conftest import own_rows_stream, rows_of, supply_of, tiny_stream
 from dpmcl.core import keys
 from dpmcl.core.tree import leaves
 from dpmcl.data.sampling import Draw, Weighing, draw_rows
@@ -35,11 +35,6 @@ def drawn(stream, seeds=SEEDS, task=1, phase=0, steps=range(12), draws=DRAWS, we
     return draw_rows(draws, supply, (task, phase), steps, update_keys=2), supply
 
 
-def rows_of(part, replica, tasks):
-    first, last = part.offset[replica, tasks.start], part.offset[replica, tasks.stop]
-    return set(part.row[replica, first:last].tolist())
-
-
 @pytest.mark.parametrize("task", [0, 1, 2])
 def test_rows_come_from_where_the_draw_says(stream, task):
     made, supply = drawn(stream, task=task, steps=range(60))
@@ -51,8 +46,8 @@ def test_rows_come_from_where_the_draw_says(stream, task):
         ):
             part, held = supply.splits.named(kind), supply.held[kind]
             stored = part.row[replica, held.position[replica]].tolist() if task else []
-            new = rows_of(part, replica, range(task, task + 1))
-            sets = (new, rows_of(part, replica, range(task + 1)), set(stored))
+            seen = [{*rows_of(part, replica, k)} for k in range(task + 1)]
+            sets = (seen[-1], set.union(*seen), set(stored))
             expected |= dict(zip(names, sets, strict=True))
         for name, rows in expected.items():
             present = made.present[name][replica]
@@ -141,7 +136,7 @@ def test_without_replacement_each_pass_takes_every_row_once_in_another_order(str
             assert present.tolist() == [True] * 36 + [False] * 4
             passes.append(row[present].tolist())
         assert sorted(passes[0]) == sorted(passes[1]) != passes[0] != passes[1]
-        assert set(passes[0]) == rows_of(supply.splits.train, replica, range(2, 3))
+        assert set(passes[0]) == {*rows_of(supply.splits.train, replica, 2)}
         held = supply.splits.train.row[replica, supply.held["train"].position[replica]]
         row, present = made.row["past pass"][replica, :7], made.present["past pass"][replica, :7]
         assert sorted(row[present].tolist()) == sorted(held.tolist())  # of 20 rows, by threes

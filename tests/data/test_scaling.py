@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import SHARES, tiny_stream
+from conftest import SHARES, rows_of, tiny_stream
 from dpmcl.data.labelled import Labelled
 from dpmcl.data.scaling import check_digits, fit_scale
 from dpmcl.data.scenario import ScenarioSettings
-from dpmcl.data.splits import Rows, Splits, split
+from dpmcl.data.splits import Splits, split
 from dpmcl.data.stream import LIMIT, Stream
 from dpmcl.exceptions import DataError
 
@@ -51,10 +51,6 @@ def fitted(stream: Stream, seeds: tuple[int, ...] = (0,)) -> Stream:
     return fit_scale(stream, split(stream, seeds, SHARES))
 
 
-def first_rows(part: Rows, replica: int) -> list[int]:
-    return part.row[replica, : part.offset[replica, 1]].tolist()
-
-
 def batch(stream: Stream, row: torch.Tensor, replica: int | slice = slice(None)):
     present, task = torch.ones_like(row, dtype=torch.bool), torch.zeros_like(row)
     return stream.batch(row, present, task, torch.float64, replica=replica)
@@ -70,7 +66,7 @@ def test_means_and_deviations_are_numpys_on_the_first_training_rows(kind):
     assert scale.x_mean.shape == scale.x_deviation.shape == (len(SEEDS), 4)
     assert (scale.x_deviation[:, 3] == 1).all()  # a constant column is only shifted
     for replica in range(len(SEEDS)):
-        rows = first_rows(splits.train, replica)
+        rows = rows_of(splits.train, replica, 0)
         assert len(rows) == 24
         delivered = batch(stream, torch.tensor(rows), replica)
         checked = [(stream.x, scale.x_mean, scale.x_deviation, [0, 2], delivered.x)]
@@ -108,7 +104,7 @@ def test_the_pool_and_the_streams_fingerprint_stay():
 def test_what_is_not_trained_on_first_changes_nothing(kind):
     data = labelled(kind)
     stream, splits = made(data)
-    used = {row for replica in range(len(SEEDS)) for row in first_rows(splits.train, replica)}
+    used = {row for replica in range(len(SEEDS)) for row in rows_of(splits.train, replica, 0)}
     unused = torch.tensor([row not in used for row in range(ROWS * TASKS)])
     assert (unused & (data.task == 0)).any()  # validation and test rows of the first task too
     x, y = data.x.clone(), data.y.clone()
@@ -118,7 +114,7 @@ def test_what_is_not_trained_on_first_changes_nothing(kind):
     changed, _ = made(replace(data, x=x, y=y))
     for before, after in zip(stream.scale, changed.scale, strict=True):
         assert torch.equal(before, after)
-    x[first_rows(splits.train, 0)[0]] += 1
+    x[rows_of(splits.train, 0, 0)[0]] += 1
     moved, _ = made(replace(data, x=x, y=y))
     assert not torch.equal(stream.scale.x_mean, moved.scale.x_mean)
 
@@ -163,7 +159,7 @@ def test_a_byte_pool_is_scaled_as_its_batches_are():
     x = (labelled().x * 0 + torch.arange(120)[:, None] * 2).to(torch.uint8)
     stream, splits = made(labelled(x=x))
     for replica in range(len(SEEDS)):
-        column = batch(stream, torch.tensor(first_rows(splits.train, replica)), replica).x[:, 0]
+        column = batch(stream, torch.tensor(rows_of(splits.train, replica, 0)), replica).x[:, 0]
         assert column.mean().abs() < 1e-6
         assert (column.std(correction=0) - 1).abs() < 1e-6
 

@@ -6,19 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import SHARES, complaint, own_rows_stream
+from conftest import SHARES, complaint, own_rows_stream, rows_of
 from dpmcl.data.splits import split
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import DataError
 from dpmcl.streams.digits import Digits
 
 PARTS = ("train", "validation", "test")
-
-
-def rows_of(part, replica: int, task: int) -> list[int]:
-    first, last = part.offset[replica, task : task + 2].tolist()
-    assert (part.task[replica, first:last] == task).all()
-    return part.row[replica, first:last].tolist()
 
 
 @pytest.mark.parametrize("shares", [SHARES, (0.5, 0.25, 0.25)])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from conftest import TINY_SPEC, Layer, refused, same_bits
+from conftest import TINY_SPEC, Layer, refused, rows_of, same_bits
 from dpmcl import Learner, ModelError, SpecError
 from dpmcl.core.tree import leaves
 from dpmcl.data.stream import Stream
@@ -69,11 +69,8 @@ def test_fed_the_rows_of_a_run_a_learner_ends_with_its_parameters(method, settin
             network, method=method, classes=classes, seed=seed, engine="looped", **settings
         )
         for task in range(3):
-            parts = []
-            for rows in (setup.splits.train, setup.splits.validation):
-                low, high = rows.offset[seed, task : task + 2].tolist()
-                parts.append(rows.row[seed, low:high])
-            train, validation = ((x[rows], y[rows]) for rows in parts)
+            rows = (rows_of(part, seed, task) for part in setup.splits[:2])
+            train, validation = ((x[some], y[some]) for some in rows)
             if setup.method.trains_on_validation:
                 fed.learn(*train, validation=validation)
             else:

@@ -15,9 +15,8 @@ first-order one of MAML and OML. On numbers:
 import torch
 from torch import nn
 
-from conftest import tiny_stream, tiny_task
+from conftest import model_of, tiny_stream, tiny_task
 from dpmcl.core.batch import Batch, join
-from dpmcl.core.model import Model
 from dpmcl.core.tree import norm, tree_map
 from dpmcl.methods.dpmcl import DPMCL
 from dpmcl.methods.er import ER
@@ -27,16 +26,10 @@ KEYS = torch.zeros(8, 2, dtype=torch.int64)
 A = 0.05
 
 
-def _model() -> Model:
+def _network() -> tuple[nn.Module, nn.Module]:
     """Smooth: Hessians have a say."""
-    stream = tiny_stream()
-
-    def network():
-        h = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
-        return h, nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
-
-    example = stream.example(torch.float64)
-    return Model.build(network, stream.kind, example, stream.outputs, dtype=torch.float64)
+    h = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
+    return h, nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
 
 
 def _rows(tasks: list[int], seed: int) -> Batch:
@@ -48,7 +41,8 @@ def _rows(tasks: list[int], seed: int) -> Batch:
     return stream.batch(row, present, stream.task[0, rows[pick]], torch.float64)
 
 
-MODEL, THETA, TASK = _model(), _model().init(3), tiny_task(2)
+MODEL, TASK = model_of(tiny_stream(), _network), tiny_task(2)
+THETA = MODEL.init(3)
 B_N, B_P = _rows([2], 0), _rows([0, 1], 1)
 
 

@@ -45,10 +45,6 @@ def method(name: str, **settings):
     return plugins.find("method", name)(**{**few, **meta, "reading": "original", **settings})
 
 
-def trained(made, stream: Stream, **options):
-    return tiny_run(made, stream=stream, **options)
-
-
 def test_background_classes_are_in_no_task():
     stream = with_background()
     assert stream.tasks == ("class 0", "class 1", "class 2")
@@ -102,11 +98,11 @@ def test_what_is_missing_is_named():
     with pytest.raises(SpecError, match=r"the stream has none; set stream.background"):
         tiny_run(method("cml"))
     with pytest.raises(SpecError, match="wants 14 distinct rows of a background class, and one"):
-        trained(method("cml", trajectory=7), with_background())
+        tiny_run(method("cml", trajectory=7), stream=with_background())
     values = own_rows_stream([[15, 15]])
     for name in ("cml", "anml"):
         with pytest.raises(SpecError, match=r"learns classes, .*, and a regression has neither"):
-            trained(method(name, pretraining="none"), values, seeds=(0,))
+            tiny_run(method(name, pretraining="none"), stream=values, seeds=(0,))
     with pytest.raises(SpecError, match="rates must name a learning rate"):
         method("cml", rates=[])
     for setting in ({"options": ["l2_init"]}, {"schedule": "cosine"}):
@@ -117,7 +113,7 @@ def test_what_is_missing_is_named():
 @pytest.mark.parametrize("name", ["cml", "anml", "oml"])
 def test_batched_and_looped_alike(name):
     made, stream = method(name, inner=2), with_background()
-    one, other = (trained(made, stream, engine=engine) for engine in (Looped(), Batched()))
+    one, other = (tiny_run(made, stream=stream, engine=engine) for engine in (Looped(), Batched()))
     np.testing.assert_allclose(one.errors["test"].values, other.errors["test"].values)
     torch.testing.assert_close(one.theta, other.theta)
 
@@ -161,13 +157,13 @@ def test_the_stream_begins_with_a_new_head_on_what_was_meta_trained():
 
 def test_only_the_prediction_learns_at_the_stream_and_the_best_rate_answers():
     stream = with_background()
-    meta = trained(method("cml", passes=2, rates=[0.3]), stream)
-    both = trained(method("cml", passes=2, rates=[1e-9, 0.3]), stream)
+    meta = tiny_run(method("cml", passes=2, rates=[0.3]), stream=stream)
+    both = tiny_run(method("cml", passes=2, rates=[1e-9, 0.3]), stream=stream)
     torch.testing.assert_close(meta.theta, both.theta)  # what is meta-trained
     first = (meta.errors["test"].values[:, 1], both.errors["test"].values[:, 1])
     np.testing.assert_array_equal(*first)  # at 1e-9 the first class is not learned
-    plain = trained(method("cml", pretraining="plain"), stream)
-    scratch = trained(method("cml", pretraining="none"), stream)
+    plain = tiny_run(method("cml", pretraining="plain"), stream=stream)
+    scratch = tiny_run(method("cml", pretraining="none"), stream=stream)
     assert plain.work.rows_backpropagated == 6 * (4 + 3)  # of the background; then the head alone
     assert (plain.work.rows_head, scratch.work.rows_head) == (3 * 7 * 2, 0)  # rows, at two rates
     assert scratch.work.rows_backpropagated == 3 * 7 * 2

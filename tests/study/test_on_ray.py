@@ -13,10 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from filelock import FileLock
-from typer.testing import CliRunner
 
-from conftest import contents
-from dpmcl.cli import app
+from conftest import contents, invoke
 from dpmcl.exceptions import DivergenceError, SpecError
 from dpmcl.results import store
 from dpmcl.study import runs
@@ -132,8 +130,8 @@ def test_the_driver_of_a_study_may_die(tmp_path):
         if process.is_running():
             os.kill(process.pid, signal.SIGKILL)
     assert list(storage.rglob("*.safetensors"))
-    assert_invoked([*words, *on_ray])
-    assert_invoked([*words[:3], str(tmp_path / "here")])
+    invoke(*words, *on_ray)
+    invoke(*words[:3], tmp_path / "here")
     assert results(tmp_path / "run") == results(tmp_path / "here")
     entries = [store.environment(path.parent) for path in (tmp_path / "run").glob("*/spec.toml")]
     assert any(entry["resumed"] for run_entries in entries for entry in run_entries)
@@ -143,8 +141,8 @@ def test_the_driver_of_a_study_may_die(tmp_path):
 def test_a_search_on_ray_is_that_without(tmp_path):
     words = "tune digits --method er --vary training.lr=0.000001,0.01 --tasks 2"
     words += " --set training.updates=20 --set network.hidden=8 --out"
-    assert_invoked([*words.split(), str(tmp_path / "here")])
-    assert_invoked([*words.split(), str(tmp_path / "ray"), "--on", "ray"])
+    invoke(*words.split(), tmp_path / "here")
+    invoke(*words.split(), tmp_path / "ray", "--on", "ray")
     files = results(tmp_path / "ray")
     assert files == results(tmp_path / "here")
     assert b"lr = 0.01" in files["tuned.toml"]
@@ -154,11 +152,6 @@ def test_what_a_job_raises_arrives(tmp_path):
     changed = {"methods": ["er"], "on_divergence": "stop", "training": {"lr": 1e30, "batch": 8}}
     with pytest.raises(DivergenceError):
         runs.run_all(planned_runs(tmp_path, **changed), on="ray")
-
-
-def assert_invoked(words: list[str]) -> None:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
 
 
 def test_storage_is_for_ray_alone(tmp_path):

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import dpmcl
-from conftest import TINY_SPEC
-from dpmcl.cli import app
+from conftest import TINY_SPEC, invoke
 from dpmcl.core import memory
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
@@ -87,8 +85,7 @@ def test_rows_that_training_may_not_see_are_refused(method, message, engine):
 def test_a_budget_covers_later_tasks_and_evaluations(method, rows, tmp_path):
     words = f"run digits --method {__name__}:{method} --method er --tasks 2 --replicas 1"
     words += f" --sweep training.lr=0.1,0.2 --budget rows=320 --out {tmp_path}"
-    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
-    assert done.exit_code == 0
+    invoke(*words.split())
     protocols = json.loads((tmp_path / "protocol.json").read_text())
     *_, last = protocols["lr=0.1"]["rules"]
     assert last == {"rule": "No method took more than rows=320", "violations": []}
@@ -109,7 +106,7 @@ def test_a_budget_that_is_overspent_is_told():
 
 def test_a_run_has_a_protocol_too_and_remembers_its_budget(tmp_path):
     words = f"run digits --method er --method naive --tasks 2 --replicas 1 --out {tmp_path}"
-    CliRunner().invoke(app, [*words.split(), "--budget", "rows=64"], catch_exceptions=False)
+    invoke(*words.split(), "--budget", "rows=64")
     first = store.load(tmp_path).protocol
     assert first is not None and first.budget == "rows=64" and first.to_table()["passed"]
     dpmcl.run(tmp_path, replicas=2)

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
-from conftest import TINY_SPEC, random_record
-from dpmcl.cli import app
+from conftest import TINY_SPEC, invoke, random_record
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
 from dpmcl.results import store
@@ -48,11 +46,7 @@ def whole(mine) -> Path:
 
 def study(*arguments: object) -> str:
     """Return the output of `dpmcl study`."""
-    words = ["study", *map(str, arguments)]
-    words += ["--tasks", "2"] * ("--tasks" not in words)
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    return invoke("study", "--tasks", 2, *arguments)
 
 
 def errors(out: Path) -> dict[str, bytes]:
@@ -91,19 +85,15 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
         study(mine, "--out", tmp_path / part[0], "--shard", part)
     halves = [errors(tmp_path / "1"), errors(tmp_path / "2")]
     assert sorted([*halves[0], *halves[1]]) == CELLS
-    words = ["merge", *(str(tmp_path / name) for name in ("all", "1", "2"))]
-    merged = CliRunner().invoke(app, words)
-    assert merged.exit_code == 0 and "2 of er from" in merged.stdout
+    words = ["merge", *(tmp_path / name for name in ("all", "1", "2"))]
+    assert "2 of er from" in invoke(*words)
     assert errors(tmp_path / "all") == errors(whole)
-    again = CliRunner().invoke(app, words)
-    assert again.stdout == ""  # nothing was missing
+    assert invoke(*words) == ""  # nothing was missing
     assert (tmp_path / "all" / CELLS[0] / "parameters/er/seed-1.safetensors").exists()
     other_study = tmp_path / "other"
     study(mine, "--out", other_study, "--set", "training.updates=3", "--shard", "1/6")
     with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
-        CliRunner().invoke(
-            app, ["merge", str(tmp_path / "all"), str(other_study)], catch_exceptions=False
-        )
+        invoke("merge", tmp_path / "all", other_study)
 
 
 def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeypatch):
@@ -202,13 +192,13 @@ def test_a_shard_is_one_of_n(text):
 def test_what_cannot_be_a_study_is_refused(whole, tmp_path):
     for words, message in (
         (["study", "nope"], "No study"),
-        (["study", str(tmp_path / "none.toml")], "is not there"),
+        (["study", tmp_path / "none.toml"], "is not there"),
         (["run", "digits", "--sweep", "training.lr"], "--sweep takes"),
         (["run", "digits", "--sweep", "seed=1", "--sweep", "seed=2"], "varied twice"),
-        (["study", "table1", "--out", str(whole / CELLS[0])], "needs a folder of its own"),
-        (["merge", str(tmp_path / "x"), str(tmp_path)], "holds no run"),
+        (["study", "table1", "--out", whole / CELLS[0]], "needs a folder of its own"),
+        (["merge", tmp_path / "x", tmp_path], "holds no run"),
         (["table", "x", "--against", "er", "--cost"], "--against and --cost are of different"),
     ):
         with pytest.raises(DpmclError, match=message):
-            CliRunner().invoke(app, words, catch_exceptions=False)
+            invoke(*words)
     assert not (tmp_path / "x").exists()

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from optuna.storages.journal import JournalFileBackend
-from typer.testing import CliRunner
 
 import dpmcl
-from dpmcl.cli import app
+from conftest import invoke
 from dpmcl.data.splits import split
 from dpmcl.exceptions import DataError, SpecError
 from dpmcl.results import store
@@ -73,9 +72,7 @@ def test_a_task_with_one_training_row_is_refused():
 def test_the_better_rate_is_found_and_run_takes_the_spec(tmp_path: Path):
     words = "tune digits --method er --method naive --vary training.lr=0.000001,0.01 --tasks 2"
     words += f" --set training.updates=20 --set network.hidden=16 --out {tmp_path}"
-    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
-    assert done.exit_code == 0
-    assert len([line for line in done.stdout.split("\n") if line.startswith("er: ")]) == 2
+    assert len([line for line in invoke(*words.split()).split("\n") if line[:4] == "er: "]) == 2
     trial = store.load(tmp_path / "er-1")
     assert trial.records["er"].test.seeds == (FIRST_SEED, FIRST_SEED + 1)
     assert trial.spec["evaluation"]["held_out"] == 0.25

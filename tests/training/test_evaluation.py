@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import SHARES, own_rows_stream, tiny_model, tiny_run, tiny_stream
+from conftest import SHARES, own_rows_stream, rows_of, tiny_model, tiny_run, tiny_stream
 from dpmcl import plugins
 from dpmcl.core.model import initial_weights
 from dpmcl.data.splits import split
@@ -131,24 +131,18 @@ def test_replicas_of_unlike_sizes_are_measured_on_those_rows(rows, at_once, engi
     found = evaluated_weights(engine, model, stream, whole.at_most(rows))
     for replica in range(3):
         for task in range(3):
-            start, end = whole.offset[replica, task : task + 2].tolist()
-            row = whole.row[replica, start : min(end, start + rows)]
+            row = rows_of(whole, replica, task)[:rows]
             off = model.predict(model.init(replica), stream.x[row]) - stream.y[row]
             expected = float(off.square().mean().detach())
             assert float(found[replica, task]) == pytest.approx(expected, rel=1e-9)
 
 
-def known_tasks(tasks: int = 3) -> Stream:
-    points = tiny_stream(tasks)
-    return Stream.from_arrays(
-        points.x, points.y, scenario="task-incremental", classes_per_task=2, name="tiny"
-    )
-
-
 @ENGINES
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_errors_of_classes_are_those_of_the_logits_and_within_a_task_of_its_own(part, engine):
-    stream = known_tasks()
+    points = tiny_stream()
+    known = {"scenario": "task-incremental", "classes_per_task": 2}
+    stream = Stream.from_arrays(points.x, points.y, **known)
     model = tiny_model(stream)
     rows = split(stream, (0, 1), SHARES).named(part)
     within = evaluated_weights(engine, model, stream, rows)
@@ -156,8 +150,7 @@ def test_errors_of_classes_are_those_of_the_logits_and_within_a_task_of_its_own(
     for replica in range(2):
         theta = model.init(replica)
         for task in range(3):
-            start, end = rows.offset[replica, task : task + 2].tolist()
-            row = rows.row[replica, start:end]
+            row = rows_of(rows, replica, task)
             logits = model.predict(theta, stream.x[row]).detach()
             answers = 2 * task + logits[:, 2 * task : 2 * task + 2].argmax(-1)
             for found, chosen in ((within, answers), (blind, logits.argmax(-1))):
