@@ -50,7 +50,7 @@ def broken(how: str, hit: torch.Tensor, before: State, after: State) -> State:
     def replaced(tree: Any, value: float) -> Any:
         return tree_map(lambda leaf: torch.where(hit, leaf * 0 + value, leaf), tree)
 
-    theta, mark = after.theta, before.extra["mark"]
+    theta, mark = after.theta, after.extra["mark"]
     match how:
         case "nan":
             theta = replaced(theta, math.nan)
