@@ -1,7 +1,9 @@
 """The public checks of streams, metrics and networks name the promise that a member breaks."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,76 +18,61 @@ from dpmcl.testing import check_metric, check_network, check_stream
 COUNT = iter(range(1000))
 
 
+PROMISES: dict[str, tuple[Callable[[Stream], Any], str]] = {
+    "global": (lambda s: replace(s, x=torch.rand(12, 1)), "the same rows"),
+    "call": (lambda s: replace(s, x=s.x + next(COUNT)), "the same rows"),
+    "label": (lambda s: replace(s, y=s.y + 1), "labels are numbers of its classes"),
+    "order": (lambda s: replace(s, task=s.task.flip(1)), "task by task"),
+    "company": (lambda s: s, "a seed has the same rows beside others as alone"),
+    "replicas": (
+        lambda s: replace(s, row=s.row.repeat(3, 1), task=s.task.repeat(3, 1)),
+        "its rows come task by task, for all replicas or for each",
+    ),
+    "trajectory": (
+        lambda s: replace(s, trajectory=torch.arange(6)),
+        "`trajectory` has a number for each row of the pool",
+    ),
+    "following": (
+        lambda s: replace(s, following=torch.arange(12)),
+        "`following` leads to a row of the same `trajectory`",
+    ),
+    "array": (lambda s: replace(s, x=s.x.numpy()), "`x` is a tensor"),
+    "kind": (
+        lambda s: replace(s, kind="clasification"),
+        "its `kind` is classification or regression",
+    ),
+    "complex": (lambda s: replace(s, x=s.x + 1j), "`x` has real numbers"),
+    "float": (lambda s: replace(s, row=s.row.double()), "`row` is int64"),
+    "vector": (lambda s: replace(s, x=s.x[:, 0]), "inputs have a dimension beside the rows"),
+    "twice": (
+        lambda s: replace(s, row=s.row.roll(1).clamp(min=1)),
+        "a row is in one task, once, or it could be trained on and tested",
+    ),
+    "no stream": (lambda s: s.x, "`build` returns a Stream"),
+    "infinite": (lambda s: replace(s, x=s.x / 0), "finite"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Broken(StreamSettings):
     kind: str
 
     def build(self, seeds):
-        stream = Stream.from_arrays(torch.arange(12.0)[:, None], [*"aabbccaabbcc"])
-        match self.kind:
-            case "global":
-                return replace(stream, x=torch.rand(12, 1))
-            case "call":
-                return replace(stream, x=stream.x + next(COUNT))
-            case "label":
-                return replace(stream, y=stream.y + 1)
-            case "order":
-                return replace(stream, task=stream.task.flip(1))
-            case "company":
-                return replace(stream, x=stream.x + len(seeds))
-            case "replicas":
-                return replace(stream, row=stream.row.repeat(3, 1), task=stream.task.repeat(3, 1))
-            case "trajectory":
-                return replace(stream, trajectory=torch.arange(6))
-            case "following":
-                return replace(stream, following=torch.arange(12))
-            case "array":
-                return replace(stream, x=stream.x.numpy())
-            case "kind":
-                return replace(stream, kind="clasification")
-            case "complex":
-                return replace(stream, x=stream.x + 1j)
-            case "float":
-                return replace(stream, row=stream.row.double())
-            case "vector":
-                return replace(stream, x=stream.x[:, 0])
-            case "twice":
-                return replace(stream, row=stream.row.roll(1).clamp(min=1))
-            case "no stream":
-                return stream.x
-        return replace(stream, x=stream.x / 0)
-
-
-PROMISES = {
-    "global": "the same rows",
-    "call": "the same rows",
-    "label": "labels are numbers of its classes",
-    "order": "task by task",
-    "company": "a seed has the same rows beside others as alone",
-    "replicas": "its rows come task by task, for all replicas or for each",
-    "trajectory": "`trajectory` has a number for each row of the pool",
-    "following": "`following` leads to a row of the same `trajectory`",
-    "array": "`x` is a tensor",
-    "kind": "its `kind` is classification or regression",
-    "complex": "`x` has real numbers",
-    "float": "`row` is int64",
-    "vector": "inputs have a dimension beside the rows",
-    "twice": "a row is in one task, once, or it could be trained on and tested",
-    "no stream": "`build` returns a Stream",
-    "infinite": "finite",
-}
+        x = torch.arange(12.0)[:, None] + (len(seeds) if self.kind == "company" else 0)
+        return PROMISES[self.kind][0](Stream.from_arrays(x, [*"aabbccaabbcc"]))
 
 
 @pytest.mark.parametrize("kind", PROMISES)
 def test_a_broken_stream_is_named_and_refused_by_a_run_that_can_tell(kind, tmp_path):
-    with pytest.raises(AssertionError, match=PROMISES[kind]):
+    broken = PROMISES[kind][1]
+    with pytest.raises(AssertionError, match=broken):
         check_stream(Broken(kind=kind))
     if kind in ("global", "call", "order", "infinite"):
         return
     name = f"{Broken.__module__}:Broken"
     spec = {"stream": {"name": name, "kind": kind}, "replicas": 3, "methods": {"naive": {}}}
     spec |= {"training": {"updates": 2, "batch": 2}}
-    promise = "which fails for seed 2; draw each" if kind == "company" else PROMISES[kind]
+    promise = "which fails for seed 2; draw each" if kind == "company" else broken
     line = rf"Stream '{name}' must promise that .*{re.escape(promise)}"
     with pytest.raises(DataError, match=line):
         dpmcl.run(spec, out=tmp_path / "run")
