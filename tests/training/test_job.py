@@ -6,11 +6,14 @@ import pytest
 import torch
 
 import dpmcl
-from conftest import refused
+from conftest import SHARES, refused
 from dpmcl.core.tree import leaves
+from dpmcl.data.scaling import fit_scale
+from dpmcl.data.splits import split
+from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.naive import Naive
-from dpmcl.training.job import Job, Trainer, read_stream
+from dpmcl.training.job import Job, Trainer, fingerprint_of_data, read_stream
 from dpmcl.training.keeper import Keeping
 from dpmcl.training.spec import Spec
 
@@ -93,3 +96,10 @@ def test_flops_of_a_run_are_those_that_its_training_takes():
     products = 2 * (64 * 4 + 4 * 4 + 4 * 4 + 4 * 10)  # the four layers, for one row
     naive = trainer("naive").flops("naive")
     assert planned[f"{__name__}:Distils"] == naive + 2 * 2 * products
+
+
+def test_a_fingerprint_of_data_does_not_depend_on_their_scale():
+    stream = Stream.from_table({"size": [*range(12)], "kind": ["a", "b"] * 6}, target="kind")
+    scaled = fit_scale(stream, split(stream, [0], SHARES))
+    assert scaled.digest() != stream.digest()
+    assert fingerprint_of_data(scaled) == fingerprint_of_data(stream) == stream.digest()
