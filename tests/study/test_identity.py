@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -18,6 +19,7 @@ from conftest import TINY_SPEC, contents, fail_if_trained, interrupt, refused
 from dpmcl import plugins
 from dpmcl.exceptions import DataError, FolderError
 from dpmcl.study.merging import merge
+from dpmcl.study.tune import Search, tune
 
 PLUGINS = """
 from dpmcl import Discount, Option
@@ -339,6 +341,24 @@ def test_merging_says_that_versions_differ(tmp_path):
     assert not any("several versions" in line for line in lines)
     lines = merge(tmp_path / "all", [tmp_path / "1"])
     assert lines[0].startswith(f"{tmp_path / 'all'}: 1 of er") and "several versions" in lines[1]
+
+
+def test_settings_that_were_found_with_other_code_are_named(module, tmp_path, caplog):
+    module(PLUGINS)
+    search = Search(space={"training.lr": [0.01]}, tasks=2, replicas=1)
+    tune({**TINY_SPEC, "methods": ["plug:Mine", "er"]}, search, tmp_path / "search")
+    tuned = tmp_path / "search" / "tuned.toml"
+    dpmcl.run(tuned, out=tmp_path / "same")
+    module(PLUGINS.replace("A method", "Another method"))
+    dpmcl.run(tuned, methods="er")
+    assert caplog.text == ""
+    for options in ({}, {"out": tmp_path / "new"}, {"out": tmp_path / "new"}):
+        dpmcl.run(tuned, methods="plug:Mine", **options)
+        assert "found with other code of method 'plug:Mine'; search again" in caplog.text
+        caplog.clear()
+    tune(tomllib.loads(tuned.read_text()), search, tmp_path / "again")
+    dpmcl.run(tmp_path / "again" / "tuned.toml", methods="plug:Mine", out=tmp_path / "new")
+    assert caplog.text == ""
 
 
 def test_folders_whose_replicas_draw_their_own_rows_merge_if_their_data_agree(module, tmp_path):

@@ -4,6 +4,7 @@ Results may be shown, extended by further seeds, or resumed only if all three ar
 no row of a table mixes settings, data or code.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +36,7 @@ _FREE = (
     "workers",
     "on_divergence",
     "track",
+    "tuned_code",
     "methods",
 )
 """Settings in which runs of one folder may differ."""
@@ -106,6 +108,35 @@ def sources(spec: Spec) -> Sources:
         if isinstance(spec.network, Python) and spec.network.modules is not None:
             out[name]["the network"] = source_of_network(spec.network.modules)
     return out
+
+
+def code_hashes(sources: Sources) -> dict[str, str]:
+    """Return a hash of the source of each plugin; "unknown" if its code cannot be compared.
+
+    Args:
+        sources: Sources of the user's plugins.
+    """
+    plugins_used = {name: source for used in sources.values() for name, source in used.items()}
+    return {
+        name: "unknown"
+        if source.hashes is None
+        else hashlib.sha256(repr(sorted(source.hashes.items())).encode()).hexdigest()[:16]
+        for name, source in plugins_used.items()
+    }
+
+
+def warn_of_other_tuned_code(spec: Spec, sources: Sources) -> None:
+    """Log a warning if the settings of a spec were found with other code of the user's plugins.
+
+    Args:
+        spec: The spec to be run.
+        sources: Sources of its plugins.
+    """
+    now, then = code_hashes(sources), spec.tuned_code or {}
+    changed = [name for name in now if then.get(name, now[name]) != now[name]]
+    if changed:
+        text = f"Settings of this spec were found with other code of {', '.join(changed)}; "
+        _LOG.warning(f"{text}search again, or remove [tuned_code].", extra={"once": text})
 
 
 def united_spec(before: Stored, new: Mapping[str, Any]) -> dict[str, Any]:

@@ -177,8 +177,10 @@ class _Run:
         trained = {name for name, seeds in self.missing.items() if seeds}
         _warn_unwatched(spec, before.records, trained)
         sources: identity.Sources = {}
-        if folder is not None:
+        if folder is not None or spec.tuned_code:
             sources = identity.sources(spec)
+            identity.warn_of_other_tuned_code(spec, sources)
+        if folder is not None:
             identity.refuse_other_code(folder, before, sources, spec=spec, trained=trained)
         stream, self.info = _stream_and_info(spec, before.stream, self.streams)
         if folder is not None:

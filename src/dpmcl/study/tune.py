@@ -18,6 +18,7 @@ from dpmcl.core.lock import locked
 from dpmcl.exceptions import DpmclError, FolderError, SpecError, needed_for, reason, shown
 from dpmcl.metrics.cme import cme
 from dpmcl.metrics.nte import nte
+from dpmcl.study import identity
 from dpmcl.study.plan import axis, check_axis, owner_of
 from dpmcl.study.result import Result
 from dpmcl.study.runs import Planned, run_all
@@ -141,7 +142,7 @@ def tune(
         FolderError: A file in the folder is damaged, or another process writes to it.
         DpmclError: Optuna is not installed, or all trials of a method diverged.
     """
-    base = spec.normalised(table)
+    base = {key: v for key, v in spec.normalised(table).items() if key != "tuned_code"}
     for key, owner in ((key, owner_of(key)) for key in search.space):
         if owner is not None and list(base["methods"]) != [owner]:
             raise SpecError(
@@ -186,6 +187,8 @@ def _searched(
                 "the first is taken; search on more tasks or replicas to tell them apart."
             )
         tuned = _tuned(tuned, name, best[0])
+    code = identity.code_hashes(identity.sources(Spec.parse(tuned)))
+    tuned |= {"tuned_code": code} if code else {}
     write_text(folder / "tuned.toml", tomli_w.dumps(tuned))
     return tuned, lines
 

@@ -66,6 +66,8 @@ class Spec(Settings):
         track: Trackers to which errors are written during a run: "tensorboard", "mlflow".
         split_seed: Seed of the split that all replicas share; None for a split of each replica.
         weights_seed: The same for the initial weights. (stream.order_seed is that of the tasks.)
+        tuned_code: Hashes of the user's plugins with which `dpmcl tune` found the settings, by
+            plugin; a run with other code warns.
         stream_name: Name of the stream's plugin; `stream` has its settings.
         network_name: Name of the network's plugin; `network` has its settings.
         evaluation: Settings of evaluation.
@@ -90,6 +92,7 @@ class Spec(Settings):
     track: tuple[Tracker, ...] = ()
     split_seed: NonNegative | None = None
     weights_seed: NonNegative | None = None
+    tuned_code: dict[str, str] | None = None
     stream_name: str
     stream: StreamSettings
     network_name: str
