@@ -254,6 +254,7 @@ def test_modules_that_cannot_be_used_are_refused():
     body = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
     refused(build(Net(body, 6, nn.Softmax(-1))), "'head'", "before=")
     refused(build(nn.Conv2d(3, 4, 3), (3, 4, 4)), "no linear layer")
+    refused(build(Net(body, 6, Answer())), "one tensor, (rows, outputs), got a dict")
     refused(build(Net(body, 6), before="body"), "not its last step")
     refused(build(Net(body, 6), before="heap"), "Did you mean 'head'")
     refused(build(Net(body, 6), frozen=["bdy"]), "Did you mean 'body'")
@@ -289,6 +290,13 @@ def test_what_cannot_be_copied_is_refused():
     ):
         network = nn.Sequential(module, nn.Linear(4, 4))
         refused(lambda network=network: own_network(network), why)
+
+
+class Answer(nn.Module):
+    """Names its result, as many models of other libraries do."""
+
+    def forward(self, x):
+        return {"logits": x}
 
 
 class Cosine(nn.Linear):

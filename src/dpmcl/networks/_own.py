@@ -164,6 +164,11 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
             f"The network does not take inputs of shape {tuple(x.shape[1:])}: {reason(error)}; "
             f"{'inputs come as floats, so give an embedding x.long()' if embeds else way_out}."
         ) from error
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"The network must return one tensor, (rows, outputs), got a {type(out).__name__}; "
+            "wrap it in a module that returns the tensor."
+        )
     if not results:
         raise ModelError(f"The network has no linear layer before which to split it; {_BY_HAND}.")
     name, last = results[-1]
