@@ -241,6 +241,8 @@ def test_an_option_begins_each_task():
 def test_what_is_not_understood_is_refused_by_name():
     with pytest.raises(SpecError, match="remember must name a draw of the new task's training"):
         Phase("train", 1, {"past": Draw("memory", 5)}, lambda *_: None, remember="past")
+    with pytest.raises(SpecError, match="once = True ends after one pass"):
+        Draw("new", 5, once=True)
     with pytest.raises(SpecError, match="draws rows by chance; a pass without replacement"):
         run(BeforeEvaluation, discount="exponential", discount_on="sampling")
     with pytest.raises(SpecError, match="option needs a name"):

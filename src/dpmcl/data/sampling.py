@@ -72,6 +72,8 @@ class Draw:
                 f"of_one = {self.of_one!r} is for draws with replacement of source = "
                 f"{required!r}, got {self.source!r}."
             )
+        if self.once and self.replace:
+            raise SpecError("once = True ends after one pass, so it needs replace = False.")
         if self.split not in ("train", "validation"):
             raise SpecError(
                 f"Updates draw training or validation rows, got split = {self.split!r}; no method "
