@@ -50,7 +50,7 @@ class Nothing(Settings):
         ({"name": 3}, "name must be text in quotes ('\"...\"' in a shell), got 3."),
         ({"shares": 1}, "shares must be a list*, got 1."),
         ({"shares": (0.5, "half")}, "shares[1] must be a valid number*, got 'half'."),
-        ({"step": 3}, "No setting 'step'. Did you mean 'steps'? In [x]. It has: steps, extra, *"),
+        ({"step": 3}, "No setting 'step'. Did you mean 'steps'? In [x] there are: steps, extra, *"),
     ],
 )
 def test_a_broken_rule_is_one_line(settings, line):
@@ -61,7 +61,7 @@ def test_a_broken_rule_is_one_line(settings, line):
 
 def test_other_tables():
     for cls, table, message in (
-        (Nothing, {"steps": 3}, "It has no settings"),
+        (Nothing, {"steps": 3}, "there are: none"),
         (Needing, {}, "needs the setting 'path', got none"),
         (Needing, {"made": 3}, "No setting 'made'"),
     ):

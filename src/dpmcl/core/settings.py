@@ -129,8 +129,8 @@ class Settings:
         for key in table:
             if key not in cls.names():
                 names = ", ".join(cls.names())
-                hint = f"It has: {names}." if names else "It has no settings."
-                raise unknown("setting", key, cls.names(), f"In {where.rstrip(':')}. {hint}")
+                hint = f"In {where.rstrip(':')} there are: {names or 'none'}."
+                raise unknown("setting", key, cls.names(), hint)
         for name, parameter in inspect.signature(cls).parameters.items():
             if name not in table and parameter.default is parameter.empty:
                 raise SpecError(f"{where} needs the setting '{name}', got none.")
