@@ -104,12 +104,15 @@ def test_a_page_of_markdown_has_the_same_and_its_figures():
     page = files["results.md"]
     assert list(files) == ["results.md", *(f"results-{k}.svg" for k in range(1, 5))]
     assert "![toy: stability as monitored](results-4.svg)" in page
+    assert "CME on test rows:" in page
     assert "| toy | er | 9 | 0 | 0.1" in page and "](results-1.svg)" in page
     assert "| a | Same test rows | held | - |" in page
     assert "| a | Within rows=320 | not held | er: it took 800 rows. |" in page
     runs["a"].records["er"] = replace(runs["a"].records["er"], readings=None)
+    runs["a"].spec["evaluation"] = {"held_out": 0.25}
     again = markdown(runs, stem="results")  # draws the first two figures to the same bytes
     assert len(again) == 3
+    assert "CME on rows held out:" in again["results.md"]
     assert all(files[f"results-{k}.svg"] == again[f"results-{k}.svg"] for k in (1, 2))
 
 

@@ -209,6 +209,8 @@ def _results(entries: Sequence[Entry]) -> _Section:
         "95 % interval (t)",
         "95 % interval (bootstrap)",
     )
+    held_out = {entry.settings.get("evaluation.held_out") is not None for entry in entries}
+    rows = " and on ".join("rows held out" if held else "test rows" for held in sorted(held_out))
     tables = []
     for name, measure in MEASURES.items():
         body = []
@@ -225,7 +227,7 @@ def _results(entries: Sequence[Entry]) -> _Section:
                     *map(number, numbers),
                 ]
             )
-        tables.append(_Table(f"{name} on test rows", header, body, words=2))
+        tables.append(_Table(f"{name} on {rows}", header, body, words=2))
     return _Section("Results", [text], tables)
 
 
