@@ -225,7 +225,7 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
         *(({"training": {"optimiser": optimiser}}, [part]) for optimiser, part in (
             ("adagard", "No optimiser 'adagard'. Did you mean 'adagrad'?"),
             ({"name": "sgd", "momentun": 0.9}, "No setting 'momentun'. Did you mean 'momentum'? In "
-             "optimiser 'sgd'. It has: lr, weight_decay, momentum."),
+             "optimiser 'sgd' there are: lr, weight_decay, momentum."),
             ({"name": "adam", "lr": 1}, "The learning rate is lr, beside optimiser and not in"),
             ({"name": "theorem", "weight_decay": 0.1}, "weight_decay must be 0, got 0.1: the"),
             ("os:getcwd", "optimiser 'os:getcwd' must be a subclass of dpmcl.Optimiser with"),

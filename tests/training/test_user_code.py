@@ -1,4 +1,4 @@
-"""An error in a user's update names the user's line; batched, it says what batching forbids."""
+"""An error in a user's method names the user's line; batched, it says what batching forbids."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,9 +10,11 @@ import torch
 from torch.nn import functional
 
 from conftest import complaint, tiny_run
+from dpmcl import Phase
 from dpmcl.core.tree import tree_map
 from dpmcl.engine import Batched, Looped
-from dpmcl.exceptions import ModelError
+from dpmcl.exceptions import ModelError, SpecError
+from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
 from dpmcl.training.user_code import batching_advice
 
@@ -46,6 +48,30 @@ def test_the_users_line_is_named_with_the_way_out(engine, line, way_out):
     number = int(text.removeprefix(where).split(":")[0])
     assert line in Path(__file__).read_text("utf-8").splitlines()[number - 1]
     assert way_out in text
+
+
+DOORS = ("start", "phases", "evaluation_phases", "notes", "policy", "end_of_task", "evaluated")
+
+
+@pytest.mark.parametrize("engine", [Looped, Batched])
+@pytest.mark.parametrize("door", DOORS)
+def test_so_is_that_of_whatever_else_a_method_does(door, engine):
+    def fail(*arguments):
+        raise KeyError(door)
+
+    method = type("Fails", (ER,), {door: fail})
+    with pytest.raises(ModelError) as caught:
+        tiny_run(method(updates=2, batch=4), engine=engine(), tasks=2)
+    text = str(caught.value)
+    assert text.startswith(f"`{door}` of 'Fails' fails at {__file__}, line ")
+    assert f"KeyError: '{door}'." in text
+
+
+@pytest.mark.parametrize("result", [None, Phase("train", 1, {}, lambda state, *_: state)])
+def test_phases_are_a_list(result):
+    method = type("Fails", (ER,), {"phases": lambda *_: result})
+    with pytest.raises(SpecError, match=r"must be a list of dpmcl\.Phase, got"):
+        tiny_run(method(updates=2, batch=4), tasks=2)
 
 
 class Draws(Naive):

@@ -31,7 +31,7 @@ from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import SpecError, shown
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
@@ -422,6 +422,11 @@ class Method(Settings, ABC):
 
     def _counted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
         """Return phases whose updates count themselves, if there is a schedule."""
+        if not isinstance(phases, Sequence) or not all(isinstance(p, Phase) for p in phases):
+            raise SpecError(
+                f"The phases of '{type(self).__name__}' must be a list of dpmcl.Phase, got "
+                f"{shown(phases)}; return [Phase(...)], or [] for none."
+            )
         if self.scheduling is None:
             return tuple(phases)
         return tuple(

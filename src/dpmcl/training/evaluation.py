@@ -231,5 +231,6 @@ def evaluated_states(setup: Setup, run: RunState) -> State:
     """
     if not overrides(setup.method, "evaluated"):
         return run.replicas
-    state: State = setup.engine.map(setup.method.evaluated, run.replicas)
+    with setup.locating("`evaluated`"):
+        state: State = setup.engine.map(setup.method.evaluated, run.replicas)
     return state

@@ -25,7 +25,6 @@ from dpmcl.training.memories import (
 from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
-from dpmcl.training.user_code import locating_errors
 
 UPDATES_AT_ONCE = 50
 """Updates in a segment: between two calls of the observers, and in one transfer to a GPU."""
@@ -152,9 +151,10 @@ def _end_task(setup: Setup, run: RunState) -> RunState:
         run = _offer_task(setup, run)
     if overrides(method, "end_of_task"):
         info = setup.task_infos[task]
-        state = setup.engine.map(
-            lambda replica: method.end_of_task(replica, model, info), run.replicas
-        )
+        with setup.locating("`end_of_task`"):
+            state = setup.engine.map(
+                lambda replica: method.end_of_task(replica, model, info), run.replicas
+            )
         work = run.work + _end_of_task_work(setup, run)
         run = replace(run, replicas=_keep_frozen(run, state), work=work)
     return replace(run, position=Position(task + 1))
@@ -184,8 +184,7 @@ def _run_phase(
             run = observer.before_segment(setup, run)
         feed = setup.feed(run.memories, phase, run.position, stop)
         segment = Segment(run, phase, feed)
-        batched = setup.engine.name == "batched"
-        with locating_errors(f"The update of '{setup.method_name}'", batched=batched):
+        with setup.locating("The update"):
             state = advanced(setup, update, run.replicas, feed)
         run = replace(
             run,
@@ -231,8 +230,8 @@ def planned_work(setup: Setup) -> Work:
 
 def _end_of_task_work(setup: Setup, run: RunState) -> Work:
     """Return the work of the method's `end_of_task`, counted by running it on one replica."""
-    with counting() as work:
-        info = setup.task_infos[run.position.task]
+    info = setup.task_infos[run.position.task]
+    with counting() as work, setup.locating("`end_of_task`", mapped=False):
         setup.method.end_of_task(at(run.replicas, 0), setup.model, info)
     return work
 
@@ -240,15 +239,15 @@ def _end_of_task_work(setup: Setup, run: RunState) -> Work:
 def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of an update, counted by running a phase's first once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
-    what = f"The update of '{setup.method_name}'"
     before = states()
-    with locating_errors(what, batched=False):
+    with setup.locating("The update", mapped=False):
         work = _counted(setup, run, phase, feed)
     if states() != before:
         message = (
-            f"{what} draws from a global random generator, so no replica can be run again as it was"
+            f"The update of '{setup.method_name}' draws from a global random generator, so no "
+            "replica can be run again as it was; draw by its keys (dpmcl.keys)."
         )
-        setup.warn(f"{message}; draw by its keys (dpmcl.keys).", once="draws")
+        setup.warn(message, once="draws")
     ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
     work.rows_ahead = sum(feed.drawn.row[name][0, 0].numel() for name in ahead)
     offered = feed.drawn.row[phase.remember][0, 0].numel() if phase.remember else 0

@@ -125,7 +125,8 @@ def _offer_rows(
         offer = offer._replace(notes=_notes(setup, state, offer))
     else:
         policy = partial(memory.add, policy=setup.method.memory_policy)
-    after: Memory = torch.func.vmap(policy)(held, offer, key)
+    with setup.locating("`policy`", mapped=False):
+        after: Memory = torch.func.vmap(policy)(held, offer, key)
     return after
 
 
@@ -144,5 +145,6 @@ def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
     for first in range(0, row.shape[1], _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         batch = setup.stream.batch(row[:, part], offer.present[:, part], task[:, part], model.dtype)
-        blocks.append(setup.engine.map(notes, state, batch))
+        with setup.locating("`notes`"):
+            blocks.append(setup.engine.map(notes, state, batch))
     return tree_map(lambda *parts: torch.cat(parts, 1), *blocks)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from dpmcl.engine import Engine, Feed
 from dpmcl.exceptions import printable
 from dpmcl.methods._method import Batches, Method, Phase, State, Update
 from dpmcl.training.state import Position, RunState
+from dpmcl.training.user_code import locating_errors
 
 _LOG = logging.getLogger("dpmcl")
 
@@ -83,12 +85,15 @@ class Setup:
     @cached_property
     def phases(self) -> tuple[tuple[Phase, ...], ...]:
         """Return the phases of each task."""
-        return tuple(self.method.planned(self.model, task) for task in self.task_infos)
+        with self.locating("`phases`", mapped=False):
+            return tuple(self.method.planned(self.model, task) for task in self.task_infos)
 
     @cached_property
     def evaluation_phases(self) -> tuple[tuple[Phase, ...], ...]:
         """Return the phases that run on a copy of the state before each evaluation."""
-        return tuple(self.method.planned_evaluation(self.model, task) for task in self.task_infos)
+        method, model = self.method, self.model
+        with self.locating("`evaluation_phases`", mapped=False):
+            return tuple(method.planned_evaluation(model, task) for task in self.task_infos)
 
     @cached_property
     def start(self) -> State:
@@ -99,7 +104,8 @@ class Setup:
         def start_state(theta: Theta) -> State:
             return method.start(theta, first)._replace(common=method.common(theta))
 
-        state: State = self.engine.map(start_state, theta)
+        with self.locating("`start`"):
+            state: State = self.engine.map(start_state, theta)
         replicas = len(self.seeds)
         buffers: Buffers = tree_map(
             lambda leaf: leaf.expand(replicas, *leaf.shape).clone(), self.model.init_buffers()
@@ -215,6 +221,16 @@ class Setup:
         steps = range(update, update + 1)
         drawn = draw_rows(draws, supply, (task, number), steps, purpose=Purpose.PROBE)
         return drawn.batches(self.stream, self.model.dtype, 0, slice(None))
+
+    def locating(self, what: str, *, mapped: bool = True) -> AbstractContextManager[None]:
+        """Return a block in which errors in the method's code name its line (`locating_errors`).
+
+        Args:
+            what: What the block runs, as in "The update".
+            mapped: Whether the engine runs it for all replicas.
+        """
+        batched = mapped and self.engine.name == "batched"
+        return locating_errors(f"{what} of '{self.method_name}'", batched=batched)
 
     def warn(self, message: str, *, once: str | None = None) -> None:
         """Log a warning that begins with the method's name.
