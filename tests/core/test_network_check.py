@@ -269,7 +269,13 @@ def slope(x):
         return torch.autograd.grad(x.square().tanh().sum(), x, create_graph=True)[0]
 
 
+def energy(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The slope of an energy that has parameters, taken by torch.func."""
+    return torch.func.vmap(torch.func.grad(lambda row: self.of(row).tanh().sum()))(x)
+
+
 HONEST: dict[str, Callable[[], Pair]] = {
+    "the gradient of an energy": lambda: after(Layer(energy, of=nn.Linear(WIDTH, WIDTH))),
     "dropout": lambda: after(nn.Dropout(0.5), nn.Dropout(0.1, inplace=True)),
     "a bias without effect": normalised_rows,
     "dropout twice": lambda: after(Layer(lambda self, x: self.of(self.of(x)), of=nn.Dropout())),

@@ -85,16 +85,26 @@ def masked() -> nn.Module:
     return Layer(lambda self, x: x * self.positive(x), positive=Layer(lambda self, x: x > 0))
 
 
+def slope() -> nn.Module:
+    """A layer that returns the gradient of an energy, by row."""
+
+    def gradient(self, x):
+        return torch.func.vmap(torch.func.grad(lambda row: self.energy(row).tanh().sum()))(x)
+
+    return Layer(gradient, energy=nn.Linear(8, 8))
+
+
 @pytest.mark.parametrize(
     ("make", "unit"),
     [
         (lambda: Float32(4, 8), 1.0),  # is compared in float32
         (lambda: nn.Sequential(nn.Linear(4, 8), masked()), 1.0),
+        (lambda: nn.Sequential(nn.Linear(4, 8), slope()), 1.0),
         (lambda: nn.Linear(4, 8), 1e-15),
         (lambda: nn.Linear(4, 8), 1e15),
     ],
 )
-def test_types_masks_and_the_unit_of_inputs_do_not_hinder_batching(make, unit, log_lines):
+def test_types_masks_gradients_and_the_unit_of_inputs_do_not_hinder_batching(make, unit, log_lines):
     x = torch.rand(6, 4)
     network = model(lambda: (make(), nn.Linear(8, 3)), x)
     assert choose("auto", network, unit * x, replicas=2, batch=8).name == "batched"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from dpmcl.core.not_public import pyfunctorch
 from dpmcl.core.process_lock import ProcessLock
 
 _lock = ProcessLock()
@@ -40,8 +41,11 @@ def forked(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 def states() -> dict[str, bytes]:
     """Return the state of each global generator, by its name in messages."""
+    # Within torch.func.grad a new tensor would have no values to read.
+    with pyfunctorch.temporarily_clear_interpreter_stack():
+        state = torch.random.get_rng_state().numpy().tobytes()
     out = {
-        "PyTorch's": torch.random.get_rng_state().numpy().tobytes(),
+        "PyTorch's": state,
         "NumPy's": pickle.dumps(np.random.get_state()),  # noqa: NPY002
         "Python's": pickle.dumps(random.getstate()),
     }

@@ -428,7 +428,7 @@ def _gradient(parts: Parts, theta: Theta, x: Tensor, *, key: Tensor | None) -> T
     """Return the gradient of a cost by theta, taken by torch.func as in a run."""
     way_out = (
         "leave out what torch.func does not know (torch.utils.checkpoint, packed sequences, "
-        "changes in place)"
+        "changes in place, torch.autograd.grad, for which there is torch.func.grad)"
     )
     with name_layer_in_errors(
         parts, "The network cannot be differentiated by torch.func.grad", way_out

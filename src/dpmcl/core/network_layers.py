@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmcl.core.generators import states
+from dpmcl.core.not_public import pyfunctorch
 from dpmcl.core.part import PARTS, Modules, Part
 from dpmcl.core.tree import equal
 from dpmcl.exceptions import DpmclError, ModelError, reason
@@ -147,7 +148,9 @@ def record_layers(
 ) -> Iterator[list[tuple[str, Any]]]:
     """Record the layers that a block's passes go through, and yield a list of (label, result).
 
-    Layers enter the list as they end. Under these hooks some layers compute in another way.
+    Layers enter the list as they end, except those that are mapped or differentiated by torch.func
+    in another layer's `forward`, whose results have no values outside of it. Under these hooks some
+    layers compute in another way.
 
     Args:
         parts: Parts whose layers are recorded; {} for none.
@@ -155,6 +158,8 @@ def record_layers(
         callback: Called before a layer is entered and before it is left.
     """
     results: list[tuple[str, Any]] = []
+    transformations = pyfunctorch.retrieve_all_functorch_interpreters
+    outside = len(transformations())
 
     def enter(label: str) -> None:
         callback()
@@ -162,7 +167,9 @@ def record_layers(
 
     def leave(_layer: nn.Module, _inputs: Any, out: Any) -> None:
         callback()
-        results.append((entered.pop(), out))
+        label = entered.pop()
+        if len(transformations()) == outside:
+            results.append((label, out))
 
     with ExitStack() as hooks:
         for modules in modules_by_mode(parts) if parts else ():
