@@ -25,8 +25,8 @@ Pair = tuple[int, int]
 def with_patches(module: nn.Module) -> nn.Module:
     """Turn the plain two-dimensional convolutions of a module into `PatchedConv2d`, in place.
 
-    Plain layers are of nn.Conv2d itself, with one group and zero padding. Names and parameters do
-    not change.
+    Plain layers are of nn.Conv2d itself, with one group and numbers of zeros as padding. Names and
+    parameters do not change.
 
     Args:
         module: The module to change.
@@ -35,7 +35,8 @@ def with_patches(module: nn.Module) -> nn.Module:
         The same module.
     """
     for layer in module.modules():
-        if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros":
+        plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+        if plain and not isinstance(layer.padding, str):
             layer.__class__ = PatchedConv2d
     return module
 
@@ -53,16 +54,8 @@ class PatchedConv2d(nn.Conv2d):
             return super().forward(x)
         x, weight, bias = _cast_as_autocast(x, self.weight, self.bias)
         kernel, dilation = _pair(self.kernel_size), _pair(self.dilation)
-        padding = (0, 0) if isinstance(self.padding, str) else _pair(self.padding)
-        if self.padding == "same":
-            height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
-            padding = (height // 2, width // 2)
-            if height % 2 or width % 2:
-                x = functional.pad(x, (0, width % 2, 0, height % 2))
-        size = _pair(x.shape[2:])
-        y: Tensor = _Output.apply(
-            x, weight, _Geometry(size, kernel, _pair(self.stride), padding, dilation)
-        )
+        stride, padding, size = _pair(self.stride), _pair(self.padding), _pair(x.shape[2:])
+        y: Tensor = _Output.apply(x, weight, _Geometry(size, kernel, stride, padding, dilation))
         return y if bias is None else y + bias[:, None, None]
 
 
