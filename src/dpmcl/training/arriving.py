@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dpmcl.core.batch import Batch
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import Phase, State
-from dpmcl.training.evaluation import evaluated_states
+from dpmcl.methods._method import Phase
+from dpmcl.training.evaluation import evaluated_states, row_errors
 from dpmcl.training.observer import Observer, Segment
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
@@ -62,21 +62,16 @@ class Arriving(Observer):
         draw = self._draws[task]
         if draw is None or phase != draw[0]:
             return run
-        model, within = setup.model, setup.stream.within
-
-        def error(state: State, rows: Batch) -> Tensor:
-            x, y = rows.x.flatten(0, rows.w.dim() - 1), rows.y.flatten(0, rows.w.dim() - 1)
-            outputs = model.holding(state.buffers).predict(state.theta, x)
-            mask = None if within is None else within[rows.task.flatten()]
-            return torch.where(rows.w.flatten() > 0, model.errors(outputs, y, mask), 0)
-
         batch = segment.feed.batches(0, slice(None))[draw[1]]
+        x, y, w, tasks = (leaf.flatten(1, batch.w.dim() - 1) for leaf in batch[:4])
         with torch.no_grad():
-            errors = setup.engine.map(error, evaluated_states(setup, segment.before), batch)
+            states, rows = evaluated_states(setup, segment.before), Batch(x, y, w, tasks)
+            errors = setup.engine.map(partial(row_errors, setup), states, rows)
+        errors = torch.where(w > 0, errors, 0)
         errors[~run.alive] = torch.nan
         values = {name: run.values[name].copy() for name in (_SUM, _COUNT)}
         values[_SUM][:, task] += errors.sum(1).cpu().numpy()
-        values[_COUNT][:, task] += (batch.w.flatten(1) > 0).sum(1).cpu().numpy()
+        values[_COUNT][:, task] += (w > 0).sum(1).cpu().numpy()
         return replace(run, values={**run.values, **values})
 
     def errors(self, setup: Setup, run: RunState) -> dict[str, Errors]:

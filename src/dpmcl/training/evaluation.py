@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import annotated_types as at
@@ -81,23 +82,30 @@ def evaluate(setup: Setup, state: State, rows: Rows, tasks: Sequence[int]) -> Te
     Returns:
         Float64 (replicas, tasks of the stream), NaN for all other tasks.
     """
-    model, within = setup.model, setup.stream.within
     low, high = rows.offset[:, tasks[0]], rows.offset[:, tasks[-1] + 1]
     shape = len(low), 1 + setup.tasks
     sums = torch.zeros(shape, dtype=torch.float64, device=low.device)
     counts = torch.zeros_like(sums)
-
-    def error(state: State, batch: Batch) -> Tensor:
-        outputs = model.holding(state.buffers).predict(state.theta, batch.x)
-        return model.errors(outputs, batch.y, None if within is None else within[batch.task])
-
     with torch.no_grad():
         for batch, present in _batches(setup, rows, low, high):
-            errors = setup.engine.map(error, state, batch)
+            errors = setup.engine.map(partial(row_errors, setup), state, batch)
             task = torch.where(present, batch.task, setup.tasks)
             sums.scatter_add_(1, task, errors)
             counts.scatter_add_(1, task, torch.ones_like(errors))
     return (sums / counts)[:, : setup.tasks]
+
+
+def row_errors(setup: Setup, state: State, batch: Batch) -> Tensor:
+    """Return the error of one replica on each row of a batch, float64 (rows,).
+
+    Args:
+        setup: Setup with the model and stream.
+        state: State of the replica.
+        batch: Rows.
+    """
+    model, within = setup.model, setup.stream.within
+    outputs = model.holding(state.buffers).predict(state.theta, batch.x)
+    return model.errors(outputs, batch.y, None if within is None else within[batch.task])
 
 
 def _batches(setup: Setup, rows: Rows, low: Tensor, high: Tensor) -> Iterator[tuple[Batch, Tensor]]:
