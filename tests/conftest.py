@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +156,17 @@ def complaint(make: Callable[..., object], *args: Any, error: Any = DataError, *
     assert " at 0x" not in message
     assert len(message) < 6000
     return message
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file grow beyond 1,000 bytes during a block."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def refused(make: Callable[[], object], *parts: str, error: Any = DataError) -> None:

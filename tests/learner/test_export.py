@@ -12,8 +12,9 @@ import torch
 from test_learner import CLOUDS, NAMES, make_learner
 from torch import nn
 
-from conftest import Layer, refused
+from conftest import Layer, full_disk, refused
 from dpmcl import Learner, ModelError, SpecError
+from dpmcl.exceptions import FolderError
 from dpmcl.learner import export
 from dpmcl.learner.answers import answers
 
@@ -132,6 +133,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     fixed = Learner(net(counting()), updates=2).learn(CLOUDS, NAMES)
     for name in ("model.pt2", "model.onnx"):
         refused(lambda name=name: fixed.export(tmp_path / name), "GRUCell", error=ModelError)
+        with full_disk():
+            words = ("cannot be written", "File too large")
+            refused(lambda name=name: learner.export(tmp_path / name), *words, error=FolderError)
     monkeypatch.setattr(export, "answers", lambda *given: answers(*given) + 1e-3)
     for name in ("model.pt2", "model.onnx"):
         refused(lambda name=name: learner.export(tmp_path / name), "not close", error=ModelError)

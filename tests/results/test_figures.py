@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from conftest import random_record
+from conftest import full_disk, random_record
 from dpmcl.core.errors import Errors
 from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.results import figures
@@ -101,6 +101,9 @@ def test_files(suffix, tmp_path):
     assert path.read_bytes().startswith(MAGIC[suffix])
     assert path.stat().st_size > 2000
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+    with full_disk(), pytest.raises(FolderError, match=r"cannot be written \(File too large"):
+        Result({}, STREAM, RECORDS).plot(tmp_path / path.name)
+    assert not (tmp_path / path.name).exists()
 
 
 def test_what_cannot_be_drawn_is_refused_and_nothing_is_written(tmp_path):

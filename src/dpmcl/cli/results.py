@@ -153,7 +153,7 @@ def report(
         texts = reports.markdown(runs, against, stem=out.stem)
     else:
         raise SpecError(f"A report is an .html or an .md file, got {printable(out.name)!r}.")
-    for name, text in texts.items():
+    for name, text in reversed(texts.items()):  # the page last, since it names the figures
         write_text(out.parent / name, text)
     typer.echo(printable(str(out)))
 

@@ -89,6 +89,20 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a binary file atomically.
+
+    Args:
+        path: The file.
+        content: Content of the file.
+
+    Raises:
+        FolderError: The file cannot be written.
+    """
+    with atomic(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically.
 

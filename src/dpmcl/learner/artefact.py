@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from dpmcl import plugins
-from dpmcl.core.atomic import atomic, path_of, write_text
+from dpmcl.core.atomic import path_of, write_bytes, write_text
 from dpmcl.core.choices import DeviceName
 from dpmcl.exceptions import FolderError, SpecError, reason, shown
 from dpmcl.learner.answers import computing
@@ -154,8 +154,7 @@ def write(path: Any, about: About, content: bytes) -> Path:
     """
     folder = path_of(path)
     if content:
-        with atomic(folder / about.file) as temporary:
-            temporary.write_bytes(content)
+        write_bytes(folder / about.file, content)
     write_text(folder / FILE, about.model_dump_json(indent=1) + "\n")
     for old in (path for pattern in _OLD for path in folder.glob(pattern)):
         if not content or old.name != about.file:

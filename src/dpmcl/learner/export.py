@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpmcl.core.atomic import atomic
+from dpmcl.core.atomic import write_bytes
 from dpmcl.core.model import Model
 from dpmcl.core.network_check import made_up_inputs
 from dpmcl.core.part import Part
@@ -31,8 +31,8 @@ _NEAR = 1e-5  # tolerance relative to the largest answer
 _ROW_COUNTS = (1, 2, 7)
 """Numbers of rows for which a program is compared with the learner. It is traced with 3 rows."""
 
-Written = tuple[Callable[[Tensor], Tensor], Callable[[Path], None]]
-"""A program as a function of rows, and a function that writes it to a file."""
+Exported = tuple[Callable[[Tensor], Tensor], bytes]
+"""A program as a function of rows, and the content of its file."""
 
 
 def export(known: Knowledge, path: Path) -> None:
@@ -53,7 +53,7 @@ def export(known: Knowledge, path: Path) -> None:
         _check_packages()
     try:
         with _quiet(), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            run, write = _EXPORTERS[path.suffix](_program(known), json.dumps(description(known)))
+            run, content = _EXPORTERS[path.suffix](_program(known), json.dumps(description(known)))
             for rows in _ROW_COUNTS:
                 _check_program(known, run, _example(known, rows))
     except Exception as error:  # the exporters raise errors of many types
@@ -62,8 +62,7 @@ def export(known: Knowledge, path: Path) -> None:
             f"{reason(_root_cause(error))}; use learner.save, or, in a module of your own, take "
             "the number of rows from x.shape[0] (len(x) fixes it)."
         ) from error
-    with atomic(path) as temporary:
-        write(temporary)
+    write_bytes(path, content)
 
 
 def description(known: Knowledge) -> dict[str, Any]:
@@ -95,17 +94,15 @@ def _program(known: Knowledge) -> torch.export.ExportedProgram:
     return program
 
 
-def _pt2(program: torch.export.ExportedProgram, description: str) -> Written:
-    """Return a program of torch.export as a function, and its writer."""
-
-    def write(path: Path) -> None:
-        torch.export.save(program, path, extra_files={_ABOUT: description})
-
-    return program.module(), write
+def _pt2(program: torch.export.ExportedProgram, description: str) -> Exported:
+    """Return a program of torch.export as a function, and the content of its file."""
+    content = BytesIO()
+    torch.export.save(program, content, extra_files={_ABOUT: description})
+    return program.module(), content.getvalue()
 
 
-def _onnx(program: torch.export.ExportedProgram, description: str) -> Written:
-    """Return a program of ONNX as a function, run by ONNX Runtime, and its writer."""
+def _onnx(program: torch.export.ExportedProgram, description: str) -> Exported:
+    """Return a program of ONNX as a function, run by ONNX Runtime, and the content of its file."""
     import onnxruntime
 
     exported = torch.onnx.export(
@@ -121,10 +118,7 @@ def _onnx(program: torch.export.ExportedProgram, description: str) -> Written:
     def run(x: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"rows": x.numpy()})[0])
 
-    def write(path: Path) -> None:
-        path.write_bytes(content)
-
-    return run, write
+    return run, content
 
 
 _EXPORTERS = {".pt2": _pt2, ".onnx": _onnx}

@@ -1,5 +1,6 @@
 """Figures of a study: errors against tasks."""
 
+import io
 import itertools
 import logging
 import re
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import annotated_types as at
 import numpy as np
 
-from dpmcl.core.atomic import atomic
+from dpmcl.core.atomic import write_bytes
 from dpmcl.core.choices import FigureFormat
 from dpmcl.core.errors import Errors
 from dpmcl.core.settings import Settings
@@ -382,8 +383,9 @@ def save(figure: "Figure", path: Path) -> None:
     if suffix not in get_args(FigureFormat):
         formats = ", ".join(get_args(FigureFormat))
         raise SpecError(f"A figure is one of {formats}, got '{path.name}'.")
-    with atomic(path) as temporary:
-        write(figure, temporary, format=suffix, dpi=150)
+    content = io.BytesIO()  # matplotlib's own files raise errors of many types on a full disk
+    write(figure, content, format=suffix, dpi=150)
+    write_bytes(path, content.getvalue())
 
 
 def write(figure: "Figure", file: Any, **options: Any) -> None:

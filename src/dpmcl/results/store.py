@@ -37,7 +37,7 @@ import pydantic
 import safetensors.torch
 import tomli_w
 
-from dpmcl.core.atomic import atomic, write_text
+from dpmcl.core.atomic import write_bytes, write_text
 from dpmcl.core.gradients import Work
 from dpmcl.core.model import Kind, Theta
 from dpmcl.core.settings import NonNegative
@@ -315,8 +315,8 @@ def save_parameters(folder: Path, method: str, seeds: tuple[int, ...], theta: Th
             for part, parameters in at(theta, index).items()
             for name, tensor in parameters.items()
         }
-        with atomic(_seed_file(folder, "parameters", method, seed)) as temporary:
-            temporary.write_bytes(safetensors.torch.save(tensors))
+        file = _seed_file(folder, "parameters", method, seed)
+        write_bytes(file, safetensors.torch.save(tensors))
 
 
 def save_state(folder: Path, method: str, seed: int, content: bytes) -> None:
@@ -328,8 +328,7 @@ def save_state(folder: Path, method: str, seed: int, content: bytes) -> None:
         seed: Seed of the replica.
         content: Named tensors, as safetensors.
     """
-    with atomic(_seed_file(folder, "states", method, seed)) as temporary:
-        temporary.write_bytes(content)
+    write_bytes(_seed_file(folder, "states", method, seed), content)
 
 
 def load_state(folder: Path, method: str, seed: int) -> bytes:
