@@ -50,3 +50,11 @@ def test_an_option_alone_is_that_of_the_formula():
     ):
         assert torch.equal(once, pulled)
         torch.testing.assert_close(moved, two - 0.05 * 2 * 0.5 * (once - initial))
+
+
+def test_only_a_penalty_keeps_the_initial_weights():
+    bytes_of = {
+        name: tiny_run(Naive(updates=1, batch=4, options=(name,))).work.copies_bytes
+        for name in ("l2_init", "shrink_perturb")
+    }
+    assert bytes_of["l2_init"] > bytes_of["shrink_perturb"] == 0

@@ -46,8 +46,8 @@ class State(NamedTuple):
         theta: Parameters by part.
         optimiser: theta's optimiser state, kept from task to task.
         extra: Further state of the method, a tree of tensors whose shapes never change.
-        common: Update count of a schedule, and initial parameters for options. Set by the training
-            loop, not by a method.
+        common: Update count of a schedule, and initial parameters for penalties. Set by the
+            training loop, not by a method.
         buffers: Running statistics of the network's normalisation layers. Set by the training loop,
             once an update, not by a method.
     """
@@ -353,7 +353,7 @@ class Method(Settings, ABC):
                 it.
         """
         before = {part: state.theta[part] for part in grads}
-        for option in self.optional:
+        for option in self._penalties:
             start = {part: state.common["start"][part] for part in grads}
             grads = option.gradient(before, grads, start)
         optimiser = {part: state.optimiser[part] for part in grads}
@@ -444,9 +444,15 @@ class Method(Settings, ABC):
         if self.scheduling is not None:
             zero = torch.zeros((), dtype=torch.int64, device=leaves(theta)[0].device)
             common |= {"update": zero, "updates": zero.clone()}
-        if self.optional:
+        if self._penalties:
             common["start"] = theta
         return common
+
+    @property
+    def _penalties(self) -> tuple[Option, ...]:
+        """Return the options that change the gradient; only they need the initial weights."""
+        plain = Option.gradient
+        return tuple(option for option in self.optional if type(option).gradient is not plain)
 
     @property
     def changes_at_task(self) -> bool:
