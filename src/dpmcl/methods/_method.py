@@ -266,7 +266,7 @@ class Method(Settings, ABC):
         """Return one replica's D_P after rows were offered to it; by default by `memory_policy`.
 
         An override may read the notes of the rows held and offered, rank these rows, and let
-        `memory.keep` build the new memory.
+        `dpmcl.core.memory.keep` build the new memory. It is mapped over replicas by both engines.
 
         Args:
             memory_: D_P before the offer, with its notes.
