@@ -241,6 +241,25 @@ def test_an_option_begins_each_task():
 def test_what_is_not_understood_is_refused_by_name():
     with pytest.raises(SpecError, match="remember must name a draw of the new task's training"):
         Phase("train", 1, {"past": Draw("memory", 5)}, lambda *_: None, remember="past")
+    for draw, message in (
+        (("old", 5), "No source 'old'"),
+        (("new", 0), "at least one row, got batch = 0"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            Draw(*draw)
+    with pytest.raises(SpecError, match="No kind of moved 'estimate'"):
+        Draw("new", 5, moved="estimate")
+    for wrong, message in (
+        ({"updates": 2.5}, "a whole number of updates, got 2.5"),
+        (
+            {"updates": 1, "steps_on": ["neu"]},
+            "steps_on must name draws of phase 'train', got 'neu",
+        ),
+    ):
+        with pytest.raises(SpecError, match=message):
+            Phase("train", **wrong, draws={"new": Draw("new", 5)}, update=lambda *_: None)
+    with pytest.raises(SpecError, match="No time to store rows, stores = 'during'"):
+        type("Mine", (Naive,), {"stores": "during"})()
     with pytest.raises(SpecError, match="once = True ends after one pass"):
         Draw("new", 5, once=True)
     with pytest.raises(SpecError, match="draws rows by chance; a pass without replacement"):

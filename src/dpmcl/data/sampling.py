@@ -6,7 +6,7 @@ Draws for many replicas and steps are made in one call. Each one depends only on
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from dpmcl.data.splits import Rows, Splits
 from dpmcl.data.stream import Stream
 from dpmcl.discounts._discount import Discount, gamma
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import SpecError, unknown
 
 Source = Literal["new", "memory", "all", "earlier", "background"]
 Moved = Literal["exact", "estimated"]
@@ -66,6 +66,15 @@ class Draw:
     of_one: Literal["class", "task"] | None = None
 
     def __post_init__(self) -> None:
+        sources, moves = get_args(Source), get_args(Moved)
+        if self.source not in sources:
+            raise unknown("source", self.source, sources, f"There are: {', '.join(sources)}.")
+        if self.moved not in (None, *moves):
+            raise unknown("kind of moved", self.moved, moves, f"There are: {', '.join(moves)}.")
+        if min(self.batch, 1 if self.block is None else self.block) < 1:
+            raise SpecError(
+                f"A draw has at least one row, got batch = {self.batch} and block = {self.block}."
+            )
         required = {"class": "background", "task": "all"}.get(self.of_one or "", self.source)
         if self.source != required or (self.of_one and not self.replace):
             raise SpecError(

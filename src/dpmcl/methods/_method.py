@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import SpecError, shown
+from dpmcl.exceptions import SpecError, shown, unknown
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
@@ -58,6 +59,8 @@ class State(NamedTuple):
     common: Mapping[str, Any] = {}
     buffers: Buffers = {}  # noqa: RUF012
 
+
+Stores = Literal["never", "before", "after"]
 
 Batches = Mapping[str, Batch]
 """The batches of one update of one replica, by the names of their draws."""
@@ -96,6 +99,16 @@ class Phase:
     trains: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.updates, Integral) or self.updates < 0:
+            raise SpecError(
+                f"Phase '{self.name}' makes a whole number of updates, got {shown(self.updates)}."
+            )
+        strange = [name for name in self.steps_on if name not in self.draws]
+        if strange:
+            raise SpecError(
+                f"steps_on must name draws of phase '{self.name}', got {shown(strange[0])}; its "
+                f"draws are: {', '.join(self.draws) or 'none'}."
+            )
         if self.remember is None:
             return
         draw = self.draws.get(self.remember)
@@ -159,7 +172,7 @@ class Method(Settings, ABC):
             are unchanged in the memory and its notes, in readings and in evaluation.
     """
 
-    stores: ClassVar[Literal["never", "before", "after"]] = "never"
+    stores: ClassVar[Stores] = "never"
     """When the new task's training rows are offered to D_P: before or after the task's phases."""
 
     restarts: ClassVar[bool] = False
@@ -191,6 +204,9 @@ class Method(Settings, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.stores not in get_args(Stores):
+            hint = f"There are: {', '.join(get_args(Stores))}."
+            raise unknown("time to store rows, stores =", self.stores, get_args(Stores), hint)
         object.__setattr__(self, "rule", build_optimiser(self.optimiser, self.lr))
         object.__setattr__(self, "discounting", plugins.from_setting("discount", self.discount))
         object.__setattr__(self, "scheduling", build_schedule(self.schedule))
