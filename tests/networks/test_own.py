@@ -103,6 +103,7 @@ def images() -> nn.Module:
 
 KINDS = {
     "GRU": (lambda: Net(last_state(), 5), (6, 3), "looped"),
+    "a linear layer": (lambda: nn.Linear(6, 4), (6,), "batched"),
     "embedding": (lambda: Net(embedded(), 10), (2,), "batched"),
     "attention": (lambda: Net(attention(), 4), (3, 4), "batched"),
     "BatchNorm and dropout": (lambda: Net(images(), 12), (1, 4, 4), "batched"),

@@ -56,6 +56,8 @@ def split_in_two(
         return members
     check_layers(members)
     (module,) = members
+    if before is None and isinstance(module, nn.Linear):
+        return nn.Identity(), module
     like = next(module.parameters(), torch.zeros(()))
     x = made_up_inputs(4, shape).to(like)
     original = copy.deepcopy(module)
@@ -172,14 +174,11 @@ def _last_linear(module: nn.Module, x: Tensor) -> str:
     if not results:
         raise ModelError(f"The network has no linear layer before which to split it; {_BY_HAND}.")
     name, last = results[-1]
-    if last is not out or not name:
-        what = "it is one"
-        if name:
-            what = (
-                f"more is computed after its last linear layer '{name}' (leave out a softmax or "
-                "sigmoid: costs take logits)"
-            )
-        raise ModelError(f"The network cannot be split by itself, since {what}; {_BY_HAND}.")
+    if last is not out:
+        raise ModelError(
+            "The network cannot be split by itself, since more is computed after its last linear "
+            f"layer '{name}' (leave out a softmax or sigmoid: costs take logits); {_BY_HAND}."
+        )
     return name
 
 
