@@ -55,16 +55,19 @@ def a_state(*values: float, extra=()) -> State:
 
 
 def test_results_that_share_memory_are_told_apart():
-    def update(state, batches, key):
-        w = state.theta["p"]["w"]
-        new = w + 1
-        return State({"p": {"w": new}}, state.optimiser, (w, new, new[:]))
+    """Where they are one, the next update writes into what it is still to read."""
+    ones = torch.ones(2)
 
-    state = a_state(1.0, 2.0, extra=[torch.zeros(2) for _ in range(3)])
-    after = run(Stepper(trace_after=1), update, state, 6)
+    def update(state, batches, key):
+        other, one = state.extra
+        new = (one + state.theta["p"]["w"]) * other
+        return State({"p": {"w": new}}, state.optimiser, (new[:], ones))
+
+    state = a_state(1.0, 2.0, extra=[torch.full((2,), 2.0), ones.clone()])
+    after = run(Stepper(trace_after=0), update, state, 4)
     assert state.theta["p"]["w"].tolist() == [1.0, 2.0]  # the given state stays as it is
-    assert [leaf.tolist() for leaf in leaves(after)[:1]] == [[7.0, 8.0]]
-    assert [leaf.tolist() for leaf in after.extra] == [[6.0, 7.0], [7.0, 8.0], [7.0, 8.0]]
+    values = [leaf.tolist() for leaf in (*leaves(after.theta), *after.extra)]
+    assert values == [[176_820, 3_263_442], [176_820, 3_263_442], [1, 1]]
 
 
 @pytest.mark.parametrize(
