@@ -199,7 +199,7 @@ def test_tables_and_figures_in_each_format(command, stored):
         ("run tiny.toml --tasks 11", ["tasks", "at most 10", "got 11"]),
         ("run tiny.toml --watch terms,cost", ["must be 'terms' or 'stability', got 'cost'"]),
         ("run tiny.toml --device cuda", ["needs a CUDA GPU"]),
-        ("run tiny.toml --out tiny.toml/run", ["tiny.toml/run cannot be written"]),
+        ("run tiny.toml --out tiny.toml/run", ["run cannot be written", "another folder"]),
         ("run tiny.toml --out broken", ["broken is damaged"]),
         ("run broken.toml", ["broken.toml must be TOML", "line 2"]),
         ("run EMPTY", ["A run starts from", "''"]),
