@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import dpmcl
 from conftest import interrupt, same_bits, tiny_stream
-from dpmcl import Draw, Phase
+from dpmcl import Draw, Phase, State
 from dpmcl.core.tree import leaves
 from dpmcl.data.splits import split
 from dpmcl.exceptions import SpecError
@@ -39,9 +40,14 @@ SETTINGS = {
 }
 
 
-def options(method, engine="looped", **training):
+def options(method, engine="looped", network=None, **training):
     settings = {**SETTINGS, **{f"training.{key}": value for key, value in training.items()}}
-    return {"methods": [method], "replicas": 2, "settings": settings, "engine": engine}
+    if network is not None:
+        del settings["network.hidden"]
+    return {
+        "methods": [method], "replicas": 2, "settings": settings, "engine": engine,
+        "network": network,
+    }  # fmt: skip
 
 
 def run(method, engine="looped", out=None, **training):
@@ -145,6 +151,25 @@ class AtEachTask(BeforeEvaluation):
         return ()
 
 
+class Anew(Naive):
+    """Returns states that it makes anew, of only what a method sets."""
+
+    def phases(self, model, task):
+        (phase,) = super().phases(model, task)
+
+        def update(state, batches, key):
+            return State(*phase.update(state, batches, key)[:3])
+
+        def look(state, batches, key):
+            return State(*state[:3])
+
+        again = replace(phase, name="look", updates=2, update=look, trains=False)
+        return [replace(phase, update=update), again]
+
+    def end_of_task(self, state, model, task):
+        return State(*state[:3])
+
+
 OPTIONS = ["l2_init", {"name": "shrink_perturb", "shrink": 0.5}]
 DECAYING = {"name": "adam", "weight_decay": 0.1}
 CASES = {
@@ -217,6 +242,17 @@ def test_phases_before_an_evaluation_leave_no_trace_but_the_evaluation():
     assert record.test.after[:, 0, 0].max() < 0.2  # and the first one before others come
     assert spent(record) == 3 * 100
     assert same_bits(theta, run(BeforeEvaluation, memory=12, updates=1)[1])
+
+
+@pytest.mark.parametrize("engine", ["looped", "batched"])
+def test_a_method_may_return_a_state_of_only_what_it_sets(engine):
+    def modules(shape, outputs):
+        return nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6)), nn.Linear(6, outputs)
+
+    training = {"options": OPTIONS, "schedule": {"name": "step", "every": 4, "over": "run"}}
+    plain, anew = (run(m, engine, network=modules, **training) for m in (Naive, Anew))
+    assert same_bits(plain[1], anew[1])
+    assert np.array_equal(plain[0].test.after, anew[0].test.after, equal_nan=True)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", {"name": "step", "every": 2, "over": "run"}])

@@ -419,7 +419,9 @@ class Method(Settings, ABC):
         return replace(self, **after) if min(after.values()) >= 1 else None
 
     def planned(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
-        """Return the phases of a task; with a schedule, their updates also count themselves.
+        """Return the phases of a task, with updates that a run can make.
+
+        They keep what is not the method's to set, and with a schedule they count themselves.
 
         Args:
             model: The model that `prepare` returned.
@@ -428,7 +430,7 @@ class Method(Settings, ABC):
         return self._counted(self.phases(model, task))
 
     def planned_evaluation(self, model: Model, task: TaskInfo) -> tuple[Phase, ...]:
-        """Return the phases before an evaluation; their updates count themselves as in `planned`.
+        """Return the phases before an evaluation, with updates as in `planned`.
 
         Args:
             model: The model that `prepare` returned.
@@ -437,16 +439,15 @@ class Method(Settings, ABC):
         return self._counted(self.evaluation_phases(model, task))
 
     def _counted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """Return phases whose updates count themselves, if there is a schedule."""
+        """Return phases whose updates are `_completed`."""
         if not isinstance(phases, Sequence) or not all(isinstance(p, Phase) for p in phases):
             raise SpecError(
                 f"The phases of '{type(self).__name__}' must be a list of dpmcl.Phase, got "
                 f"{shown(phases)}; return [Phase(...)], or [] for none."
             )
-        if self.scheduling is None:
-            return tuple(phases)
+        counts = self.scheduling is not None
         return tuple(
-            replace(phase, update=_with_count(phase.update)) if phase.trains else phase
+            replace(phase, update=_completed(phase.update, counts=counts and phase.trains))
             for phase in phases
         )
 
@@ -538,12 +539,18 @@ def _schedule(common: Mapping[str, Any], updates: int, *, anew: bool) -> dict[st
     return {"update": update, "updates": torch.full_like(total, updates)}
 
 
-def _with_count(update: Update) -> Update:
-    """Return an update that also adds one to the update count of the schedule."""
+def _completed(update: Update, *, counts: bool) -> Update:
+    """Return an update that keeps what is not the method's to set: `common` and `buffers`.
 
-    def counted(state: State, batches: Batches, key: Tensor) -> State:
-        after = update(state, batches, key)
-        common = {**state.common, "update": state.common["update"] + 1}
-        return after._replace(common=common)
+    Args:
+        update: The method's update, which may return a State without them.
+        counts: Whether it adds one to the update count of the schedule.
+    """
 
-    return counted
+    def completed(state: State, batches: Batches, key: Tensor) -> State:
+        after, common = update(state, batches, key), state.common
+        if counts:
+            common = {**common, "update": common["update"] + 1}
+        return after._replace(common=common, buffers=state.buffers)
+
+    return completed

@@ -151,10 +151,13 @@ def _end_task(setup: Setup, run: RunState) -> RunState:
         run = _offer_task(setup, run)
     if overrides(method, "end_of_task"):
         info = setup.task_infos[task]
+
+        def ended(state: State) -> State:
+            after = method.end_of_task(state, model, info)
+            return after._replace(common=state.common, buffers=state.buffers)
+
         with setup.locating("`end_of_task`"):
-            state = setup.engine.map(
-                lambda replica: method.end_of_task(replica, model, info), run.replicas
-            )
+            state = setup.engine.map(ended, run.replicas)
         work = run.work + _end_of_task_work(setup, run)
         run = replace(run, replicas=_keep_frozen(run, state), work=work)
     return replace(run, position=Position(task + 1))
