@@ -247,6 +247,22 @@ def test_a_warning_tells_that_what_an_embedding_takes_is_scaled(scale, log_lines
     assert told == [True] * (scale is None)
 
 
+@pytest.mark.parametrize(
+    ("last", "cost", "told"),
+    [
+        (nn.Softmax(-1), None, True),
+        (nn.Softmax(-1), lambda p, y: (p - torch.eye(3)[y]).square().sum(-1), False),
+        (nn.LogSoftmax(-1), None, False),
+        (nn.Sigmoid(), None, False),
+    ],
+)
+def test_a_warning_tells_that_outputs_are_probabilities(last, cost, told, log_lines):
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    network = nn.Linear(4, 5), nn.Sequential(nn.Linear(5, 3), last)
+    Learner(network, classes=[0, 1, 2], cost=cost, updates=1).learn(x, y)
+    assert ["outputs are probabilities" in line for line in log_lines] == [True] * told
+
+
 def test_modules_that_cannot_be_used_are_refused():
     def build(module, shape=(4,), **settings):
         network, x = own_network(module, **settings), torch.rand(6, *shape)

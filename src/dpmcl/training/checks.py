@@ -2,9 +2,11 @@
 
 import logging
 
+import torch
 from torch import nn
 
 from dpmcl.core.network_layers import modules_by_mode, named_layers
+from dpmcl.core.tree import at
 from dpmcl.exceptions import SpecError
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.second_order import check_second_derivatives
@@ -16,7 +18,8 @@ _LOG = logging.getLogger("dpmcl")
 def check(setup: Setup, drift: str = "inputs") -> None:
     """Check before training that a method can be trained on its stream with its network.
 
-    Logs a warning if a layer may take whole numbers from inputs that are scaled.
+    Logs a warning if a layer may take whole numbers from inputs that are scaled, or if the network
+    takes a softmax that the cost takes again.
 
     Args:
         setup: Setup of the run.
@@ -34,6 +37,7 @@ def check(setup: Setup, drift: str = "inputs") -> None:
     check_second_derivatives(setup)
     _check_motion(setup, drift)
     _warn_of_embeddings(setup)
+    _warn_of_probabilities(setup)
 
 
 def _check_augmentation(setup: Setup) -> None:
@@ -109,3 +113,21 @@ def _warn_of_embeddings(setup: Setup) -> None:
                 "fractions of them; if it takes such a column, set scale = false."
             )
             _LOG.warning(line, extra={"once": line})
+
+
+def _warn_of_probabilities(setup: Setup) -> None:
+    """Log a warning if outputs are probabilities, of which the cost takes the softmax again."""
+    model, stream = setup.model, setup.stream
+    if model.kind != "classification" or model.row_cost is not None or stream.outputs == 1:
+        return
+    state = at(setup.start, 0)
+    with torch.no_grad():
+        x = stream.example(model.dtype)
+        outputs = model.holding(state.buffers).predict(state.theta, x).double()
+    if bool((outputs >= 0).all()) and bool((outputs.sum(1) - 1).abs().max() < 1e-5):
+        line = (
+            "The network's outputs are probabilities (each row's sum is 1), and the cost, the "
+            "cross-entropy, takes their softmax again; leave out the network's own softmax, or "
+            "give a cost that takes probabilities."
+        )
+        _LOG.warning(line, extra={"once": line})
