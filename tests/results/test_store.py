@@ -17,7 +17,7 @@ from dpmcl.core.gradients import Work
 from dpmcl.exceptions import FolderError
 from dpmcl.results import store
 from dpmcl.results.record import Divergence, Record, merge
-from dpmcl.results.store import StreamInfo
+from dpmcl.results.store import Protocol, Rule, StreamInfo
 from dpmcl.theory.readings import Readings
 
 SPEC = {"stream": "s", "methods": {"er": {}, "dpmcl": {}}}
@@ -193,3 +193,9 @@ def test_a_folder_that_is_no_run(tmp_path):
     save(tmp_path / "run", er=record(0))
     with pytest.raises(FolderError, match=r"is a file of a run folder; give the folder"):
         store.load(tmp_path / "run" / "errors.parquet")
+
+
+def test_a_protocol_passed_if_no_rule_is_violated():
+    kept, broken = Rule("a rule", []), Rule("another rule", ["er"])
+    passed = [Protocol(None, [kept, rule]).to_table()["passed"] for rule in (kept, broken)]
+    assert passed == [True, False]
