@@ -50,7 +50,9 @@ def test_the_users_line_is_named_with_the_way_out(engine, line, way_out):
     assert way_out in text
 
 
-DOORS = ("start", "phases", "evaluation_phases", "notes", "policy", "end_of_task", "evaluated")
+RETURNING = ("start", "notes", "policy", "end_of_task", "evaluated", "prepare")
+DOORS = ("start", "phases", "evaluation_phases", "notes", "policy", "end_of_task", "evaluated",
+         "remark")  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", [Looped, Batched])
@@ -65,6 +67,24 @@ def test_so_is_that_of_whatever_else_a_method_does(door, engine):
     text = str(caught.value)
     assert text.startswith(f"`{door}` of 'Fails' fails at {__file__}, line ")
     assert f"KeyError: '{door}'." in text
+
+
+@pytest.mark.parametrize("engine", [Looped, Batched])
+@pytest.mark.parametrize("door", RETURNING)
+def test_what_returns_nothing_is_named(door, engine):
+    method = type("Fails", (ER,), {door: lambda *_: None})
+    with pytest.raises(ModelError, match=rf"^`{door}` of 'Fails' must return a \w+, got None"):
+        tiny_run(method(updates=2, batch=4), engine=engine(), tasks=2)
+
+
+@pytest.mark.parametrize("engine", [Looped, Batched])
+def test_an_update_without_a_return_is_named(engine):
+    def phases(self, model, task):
+        return [replace(*ER.phases(self, model, task), update=lambda *_: None)]
+
+    method = type("Fails", (ER,), {"phases": phases})
+    with pytest.raises(ModelError, match=r"^The update of 'Fails' must return a State, got None"):
+        tiny_run(method(updates=2, batch=4), engine=engine(), tasks=2)
 
 
 @pytest.mark.parametrize("result", [None, Phase("train", 1, {}, lambda state, *_: state)])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -32,12 +32,14 @@ from dpmcl.data.sampling import Draw
 from dpmcl.data.task_info import TaskInfo
 from dpmcl.discounts._discount import Discount
 from dpmcl.discounts.constant import Constant
-from dpmcl.exceptions import SpecError, shown, unknown
+from dpmcl.exceptions import ModelError, SpecError, shown, unknown
 from dpmcl.optimisers._optimiser import Optimiser
 from dpmcl.optimisers._optimiser import build as build_optimiser
 from dpmcl.optimisers._schedule import Schedule, build_schedule
 from dpmcl.optimisers.adagrad import Adagrad
 from dpmcl.options._option import Option
+
+T = TypeVar("T")
 
 
 class State(NamedTuple):
@@ -394,12 +396,13 @@ class Method(Settings, ABC):
         Raises:
             ModelError: The cost cannot be used.
         """
+        what = f"`prepare` of '{type(self).__name__}'"
         if self.costing is None:
-            return self.prepare(model)
+            return returned(self.prepare(model), Model, what)
         width = outputs if model.classes is None else model.classes
         like = torch.empty(0, dtype=model.dtype, device=model.device)
         check_cost(self.costing, name_of_cost(self.cost), kind=model.kind, width=width, like=like)
-        return self.prepare(replace(model, row_cost=self.costing))
+        return returned(self.prepare(replace(model, row_cost=self.costing)), Model, what)
 
     def to_table(self) -> dict[str, Any]:
         table = super().to_table()
@@ -445,9 +448,9 @@ class Method(Settings, ABC):
                 f"The phases of '{type(self).__name__}' must be a list of dpmcl.Phase, got "
                 f"{shown(phases)}; return [Phase(...)], or [] for none."
             )
-        counts = self.scheduling is not None
+        name, counts = type(self).__name__, self.scheduling is not None
         return tuple(
-            replace(phase, update=_completed(phase.update, counts=counts and phase.trains))
+            replace(phase, update=_completed(phase.update, name, counts=counts and phase.trains))
             for phase in phases
         )
 
@@ -539,16 +542,34 @@ def _schedule(common: Mapping[str, Any], updates: int, *, anew: bool) -> dict[st
     return {"update": update, "updates": torch.full_like(total, updates)}
 
 
-def _completed(update: Update, *, counts: bool) -> Update:
+def returned(value: Any, kind: type[T], what: str) -> T:
+    """Return what the code of a method returned, if it is of the right type.
+
+    Args:
+        value: What was returned.
+        kind: The type that it must have.
+        what: Name of the code, as in "`start` of 'Mine'".
+
+    Raises:
+        ModelError: The value is of another type.
+    """
+    if not isinstance(value, kind):
+        raise ModelError(f"{what} must return a {kind.__name__}, got {shown(value)}; return one.")
+    return value
+
+
+def _completed(update: Update, method: str, *, counts: bool) -> Update:
     """Return an update that keeps what is not the method's to set: `common` and `buffers`.
 
     Args:
         update: The method's update, which may return a State without them.
+        method: Name of the method.
         counts: Whether it adds one to the update count of the schedule.
     """
 
     def completed(state: State, batches: Batches, key: Tensor) -> State:
-        after, common = update(state, batches, key), state.common
+        after = returned(update(state, batches, key), State, f"The update of '{method}'")
+        common = state.common
         if counts:
             common = {**common, "update": common["update"] + 1}
         return after._replace(common=common, buffers=state.buffers)

@@ -15,7 +15,7 @@ from dpmcl.core.errors import Errors
 from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
 from dpmcl.exceptions import SpecError
-from dpmcl.methods._method import State
+from dpmcl.methods._method import State, returned
 from dpmcl.training.loop import after_evaluation_phases
 from dpmcl.training.memories import overrides
 from dpmcl.training.observer import Observer
@@ -239,6 +239,11 @@ def evaluated_states(setup: Setup, run: RunState) -> State:
     """
     if not overrides(setup.method, "evaluated"):
         return run.replicas
+
+    def evaluated(state: State) -> State:
+        what = f"`evaluated` of '{setup.method_name}'"
+        return returned(setup.method.evaluated(state), State, what)
+
     with setup.locating("`evaluated`"):
-        state: State = setup.engine.map(setup.method.evaluated, run.replicas)
+        state: State = setup.engine.map(evaluated, run.replicas)
     return state

@@ -42,6 +42,7 @@ from dpmcl.training.spec import Spec
 from dpmcl.training.step_size import StepSize
 from dpmcl.training.storage import Storage, StoredCheckpoints
 from dpmcl.training.tracking import tracking
+from dpmcl.training.user_code import locating_errors
 
 
 @dataclass(frozen=True)
@@ -259,9 +260,11 @@ class Trainer:
             stream = read_stream(spec, job.seeds).to(self.device)
         stream, splits = scaled_and_split(spec, stream, job.seeds)
         method = spec.methods[job.method]
+        with locating_errors(f"`prepare` of '{job.method}'", batched=False):
+            model = method.modelled(self.model, stream.outputs)
         return Setup(
             method=method,
-            model=method.modelled(self.model, stream.outputs),
+            model=model,
             stream=stream,
             splits=splits,
             seeds=job.seeds,
@@ -317,8 +320,10 @@ def measured(
     """
     if warning := noise_warning(setup.method, setup.model.dtype):
         setup.warn(warning, once="noise")
-    if warning := setup.method.remark(setup.task_infos):
-        setup.warn(warning, once="remark")
+    with setup.locating("`remark`", mapped=False):
+        remark = setup.method.remark(setup.task_infos)
+    if remark:
+        setup.warn(remark, once="remark")
     rule, freeze = setup.method.rule, FreezeNonFinite(on_divergence)
     step_size = StepSize(rule) if isinstance(rule, Theorem) and rule.drift != "none" else None
     watching = Monitor(monitor, setup) if monitor.active else None

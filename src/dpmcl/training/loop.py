@@ -12,7 +12,7 @@ from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.engine import Feed
 from dpmcl.exceptions import reason
-from dpmcl.methods._method import Phase, State
+from dpmcl.methods._method import Phase, State, returned
 from dpmcl.training.checks import check
 from dpmcl.training.divergence import LinAlgError, advanced, choose_state
 from dpmcl.training.memories import (
@@ -153,7 +153,8 @@ def _end_task(setup: Setup, run: RunState) -> RunState:
         info = setup.task_infos[task]
 
         def ended(state: State) -> State:
-            after = method.end_of_task(state, model, info)
+            what = f"`end_of_task` of '{setup.method_name}'"
+            after = returned(method.end_of_task(state, model, info), State, what)
             return after._replace(common=state.common, buffers=state.buffers)
 
         with setup.locating("`end_of_task`"):

@@ -11,7 +11,7 @@ from dpmcl.core.gradients import Work, counting
 from dpmcl.core.memory import Memories, Memory, Notes, Offer
 from dpmcl.core.tree import at, tree_map
 from dpmcl.data.sampling import Drawn
-from dpmcl.methods._method import Method, Phase, State
+from dpmcl.methods._method import Method, Phase, State, returned
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
@@ -125,8 +125,13 @@ def _offer_rows(
         offer = offer._replace(notes=_notes(setup, state, offer))
     else:
         policy = partial(memory.add, policy=setup.method.memory_policy)
+    what = f"`policy` of '{setup.method_name}'"
+
+    def added(held: Memory, offer: Offer, key: Tensor) -> Memory:
+        return returned(policy(held, offer, key), Memory, what)
+
     with setup.locating("`policy`", mapped=False):
-        after: Memory = torch.func.vmap(policy)(held, offer, key)
+        after: Memory = torch.func.vmap(added)(held, offer, key)
     return after
 
 
@@ -137,7 +142,8 @@ def _notes(setup: Setup, state: State, offer: Offer) -> Notes:
         return {}
 
     def notes(state: State, batch: Batch) -> Notes:
-        return method.notes(model.holding(state.buffers), state, batch)
+        made = method.notes(model.holding(state.buffers), state, batch)
+        return returned(made, dict, f"`notes` of '{setup.method_name}'")
 
     position = offer.position.clamp(max=pool.row.shape[1] - 1)
     row, task = pool.row.gather(1, position), pool.task.gather(1, position)

@@ -22,7 +22,7 @@ from dpmcl.data.stream import Stream
 from dpmcl.data.task_info import TaskInfo, task_infos
 from dpmcl.engine import Engine, Feed
 from dpmcl.exceptions import printable
-from dpmcl.methods._method import Batches, Method, Phase, State, Update
+from dpmcl.methods._method import Batches, Method, Phase, State, Update, returned
 from dpmcl.training.state import Position, RunState
 from dpmcl.training.user_code import locating_errors
 
@@ -102,7 +102,8 @@ class Setup:
         theta = initial_weights(self.model, self.weights or self.seeds)
 
         def start_state(theta: Theta) -> State:
-            return method.start(theta, first)._replace(common=method.common(theta))
+            state = returned(method.start(theta, first), State, f"`start` of '{self.method_name}'")
+            return state._replace(common=method.common(theta))
 
         with self.locating("`start`"):
             state: State = self.engine.map(start_state, theta)
