@@ -73,8 +73,8 @@ class Outcome:
     record: Record
     state: State
     states: tuple[bytes, ...]
-    resumed: bool = False
-    exact: bool = True
+    resumed: bool
+    exact: bool
 
 
 class Trainer:
