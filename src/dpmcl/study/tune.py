@@ -265,6 +265,7 @@ def _trials(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Tri
     finished = journal.get_trials(deepcopy=False, states=[states.COMPLETE])
     yield from ((name, trial.number, trial.params) for trial in finished)
     interrupted = journal.get_trials(deepcopy=False, states=[states.RUNNING])
+    # The number is private: Optuna has no public way to go on with a trial.
     resumed = (optuna.trial.Trial(journal, trial._trial_id) for trial in interrupted)
     waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
     remaining = search.count - len(journal.get_trials(deepcopy=False))
