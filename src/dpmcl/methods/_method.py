@@ -548,7 +548,7 @@ def returned(value: Any, kind: type[T], what: str) -> T:
     Args:
         value: What was returned.
         kind: The type that it must have.
-        what: Name of the code, as in "`start` of 'Mine'".
+        what: Name of the code and of its method, for the message.
 
     Raises:
         ModelError: The value is of another type.
