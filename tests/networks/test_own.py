@@ -225,17 +225,18 @@ def test_dpmcl_learns_a_head_behind_a_frozen_body():
 @pytest.mark.parametrize("frozen", [[], ["0"]])
 def test_an_embedding_of_bytes_is_refused(frozen):
     x = torch.randint(0, 9, (20, 4), dtype=torch.uint8)  # divided by 255 they would all be token 0
+    y = torch.arange(20) % 3
     network = nn.Sequential(embedded(), nn.Linear(20, 3))
-    stream = dpmcl.Stream.from_arrays(x, x[:, 0] % 3)
+    stream = dpmcl.Stream.from_arrays(x, y)
     settings = {"training.updates": 1, "training.batch": 4}
 
     def run():
         return dpmcl.run(stream, network=network, methods=["er"], settings=settings)
 
     learner = Learner(network, frozen=frozen, classes=[0, 1, 2], updates=1)
-    for use in (run, lambda: learner.learn(x, x[:, 0] % 3)):
+    for use in (run, lambda: learner.learn(x, y)):
         refused(use, "0.embedding: Embedding takes whole numbers", "int64")
-    learner.learn(x.long(), x[:, 0] % 3)
+    learner.learn(x.long(), y)
 
 
 @pytest.mark.parametrize("scale", [None, False])
