@@ -84,7 +84,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, arguments, state, *rest = reduced
         if isinstance(value, FunctionType):
-            arguments[1].pop("__file__", None)  # of the script, among the function's globals
+            code, _, *others = arguments  # without the names of the function's file and module
+            arguments = (code, {}, *others)
         elif isinstance(value, type):
             arguments = tuple(None if _is_random_id(each) else each for each in arguments)
             state[0].pop("__firstlineno__", None)  # which classes have from Python 3.13 on

@@ -314,15 +314,11 @@ class _Script(fingerprint.Pickler):
         return super().persistent_id(value)
 
     def reducer_override(self, value: Any) -> Any:
-        """Note the imports of code, and leave out in which file of a script a function is."""
+        """Note the imports of code."""
         if isinstance(value, CodeType):
             instructions = dis.get_instructions(value)
             self.modules |= {i.argval for i in instructions if i.opname == "IMPORT_NAME"}
-        reduced = super().reducer_override(value)
-        if isinstance(value, FunctionType) and isinstance(reduced, tuple):
-            make, (code, _, *arguments), *rest = reduced
-            return make, (code, {}, *arguments), *rest
-        return reduced
+        return super().reducer_override(value)
 
 
 def _check_source(function: FunctionType) -> None:
