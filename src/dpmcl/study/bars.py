@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dpmcl.core.generators import forked
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ _BARS = 6
 @functools.cache
 def console() -> "Console":
     """Return the console on standard error, which progress bars and log lines share."""
-    from rich.console import Console
+    with forked(0):  # Rich draws from Python's generator when it is imported
+        from rich.console import Console
 
     return Console(stderr=True, emoji=False)
 
