@@ -3,11 +3,11 @@
 import functools
 import importlib.util
 import logging
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dpmcl.core.generators import forked
 from dpmcl.exceptions import printable
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ _BARS = 6
 @functools.cache
 def console() -> "Console":
     """Return the console on standard error, which progress bars and log lines share."""
-    with forked(0):  # Rich draws from Python's generator when it is imported
-        from rich.console import Console
+    generator = random.getstate()  # Rich draws from it when it is imported
+    from rich.console import Console
 
+    random.setstate(generator)
     return Console(stderr=True, emoji=False)
 
 
