@@ -238,7 +238,7 @@ def test_a_notebook_s_class_in_a_run_folder(notebook, tmp_path):
     unkept = mine(1, keep=False)
     dpmcl.run(TINY_SPEC, methods=[unkept], out=tmp_path / "unkept")
     for replicas in (1, 2):
-        with pytest.raises(FolderError, match=r"no source that can be read; start anew"):
+        with pytest.raises(FolderError, match=r"no source that can be read; choose another folder"):
             dpmcl.run(TINY_SPEC, methods=[unkept], replicas=replicas, out=tmp_path / "unkept")
     dpmcl.run(
         TINY_SPEC, methods=["er"], out=tmp_path / "unkept"

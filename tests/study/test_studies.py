@@ -94,6 +94,8 @@ def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
     study(mine, "--out", other_study, "--set", "training.updates=3", "--shard", "1/6")
     with pytest.raises(DpmclError, match=r"training\.updates = 10, got 3; merge it into"):
         invoke("merge", tmp_path / "all", other_study)
+    with pytest.raises(DpmclError, match=rf"^{tmp_path / '1'}/\S+ holds a run with training"):
+        invoke("merge", tmp_path / "new", tmp_path / "1", other_study)
 
 
 def test_table_1_is_killed_and_goes_on_to_the_same_bytes(data, tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ _DIGESTS = {
 }
 """Explanations of settings that are fingerprints."""
 
-_ANEW = "start anew with --fresh (fresh=True), or choose another folder with --out."
+_ANEW = "choose another folder with --out, or start a run anew with --fresh (fresh=True)."
 
 
 def read_folder(folder: Path) -> Stored:

@@ -63,11 +63,12 @@ def _runs(folder: Path) -> dict[str, Path]:
 def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
     """Add the results of other run folders to a run's; return lines about what was added."""
     content, budget = identity.read_folder(target), None
+    holder = target if content.spec else sources[0]  # for messages
     lines: list[str] = []
     entries: list[Any] = []
     for source in sources:
         theirs = store.load(source)
-        content, added = _merged_content(target, content, source, theirs)
+        content, added = _merged_content(holder, content, source, theirs)
         if added:
             lines.append(f"{target}: {added} from {source}")
             entries += theirs.environment
@@ -91,14 +92,14 @@ def _add_results(target: Path, sources: Sequence[Path]) -> list[str]:
 
 
 def _merged_content(
-    target: Path, content: Stored, source: Path, theirs: Stored
+    holder: Path, content: Stored, source: Path, theirs: Stored
 ) -> tuple[Stored, str]:
-    """Return the content of a folder with another's results added, and a text about those."""
-    folders = f"{target} and {source}"
+    """Return content of `holder` with another folder's results added, and a text about those."""
+    folders = f"{holder} and {source}"
     if content.spec not in ({}, theirs.spec):  # specs of a study's shards are equal
         places = Spec.parse(theirs.spec).stream.places
         identity.refuse_difference(
-            target,
+            holder,
             content.spec,
             theirs.spec,
             places,
