@@ -432,3 +432,9 @@ def test_wrong_arguments_are_refused():
     wild = made(optimiser="sgd", lr=1e30)
     refused(lambda: wild.learn(*rows), "is unchanged", error=DivergenceError)
     assert repr(wild) == "Learner(replay, mlp, nothing learned)"
+
+
+def test_an_error_in_prepare_names_its_line():
+    method = type("Fails", (ER,), {"prepare": lambda *_: {}["part"]})
+    with pytest.raises(ModelError, match=r"^`prepare` of 'Fails' fails at .*KeyError: 'part'"):
+        make_learner(method=method).learn(CLOUDS, NAMES)

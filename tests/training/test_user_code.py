@@ -66,7 +66,7 @@ def test_so_is_that_of_whatever_else_a_method_does(door, engine):
         tiny_run(method(updates=2, batch=4), engine=engine(), tasks=2)
     text = str(caught.value)
     assert text.startswith(f"`{door}` of 'Fails' fails at {__file__}, line ")
-    assert f"KeyError: '{door}'." in text
+    assert text.endswith(f"KeyError: '{door}'. Mend it there.")
 
 
 @pytest.mark.parametrize("engine", [Looped, Batched])
@@ -126,11 +126,11 @@ SHARED = torch.zeros(2)
         (lambda x: SHARED.copy_(x), "a change in place of a tensor that replicas share"),
         (lambda x: x[x > 0], "a result whose shape depends on values"),
         (lambda x: x.numpy(), ".numpy()"),
-        (lambda x: {}["key"], "one_hot without a number of classes, a draw"),
+        (lambda x: x + torch.ones(3), "one_hot without a number of classes, a draw"),
     ],
 )
 def test_the_sentence_names_what_was_done(function, says):
-    with pytest.raises((RuntimeError, KeyError)) as caught:
+    with pytest.raises(RuntimeError) as caught:
         torch.func.vmap(function)(torch.ones(3, 2))
     line = batching_advice(caught.value)
     assert says in line

@@ -35,6 +35,7 @@ from dpmcl.training.monitor import Monitor, MonitorSettings
 from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import Position, RunState
+from dpmcl.training.user_code import locating_errors
 
 _DRIFT_CONDITIONS = ("rate", "inputs")
 """Conditions of Theorem 1 that depend on how rows move between tasks, unknown to a learner."""
@@ -214,14 +215,18 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     model = _model(config, form, example, outputs)
     if not form.fixed:
         model = model.with_room(len(form.labels.names), outputs)
-    replicas, batch = len(config.seeds), config.method.batch
+    method = config.method
+    with locating_errors(f"`prepare` of '{type(method).__name__}'", batched=False):
+        prepared = method.modelled(model, outputs)
     return Setup(
-        method=config.method,
-        model=config.method.modelled(model, outputs),
+        method=method,
+        model=prepared,
         stream=stream,
         splits=splits,
         seeds=config.seeds,
-        engine=choose(config.engine, model, example, replicas=replicas, batch=batch),
+        engine=choose(
+            config.engine, model, example, replicas=len(config.seeds), batch=method.batch
+        ),
     )
 
 

@@ -395,7 +395,7 @@ def _build_stream(spec: Spec, seeds: tuple[int, ...]) -> Stream:
                 raise
             raise DataError(
                 f"Stream '{spec.stream_name}' cannot be built: {type(error).__name__}: "
-                f"{reason(error)}; fix its `build`, or what it reads."
+                f"{reason(error)}; fix its code, or what it reads."
             ) from error
 
 

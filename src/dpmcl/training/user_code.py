@@ -52,7 +52,7 @@ def locating_errors(what: str, *, batched: bool) -> Iterator[None]:
 
     Args:
         what: Name of what the block runs, as in "the update of er".
-        batched: Whether replicas are batched; the error then adds what batching forbids.
+        batched: Whether replicas are batched; a RuntimeError then adds what batching forbids.
 
     Raises:
         ModelError: Code outside of the package and PyTorch failed; the cause has the traceback.
@@ -65,7 +65,8 @@ def locating_errors(what: str, *, batched: bool) -> Iterator[None]:
         line = _user_line(error)
         if line is None or is_out_of_memory(error):
             raise
-        rule = f" {batching_advice(error)}" if batched else " Mend it there."
+        by_vmap = batched and isinstance(error, RuntimeError)
+        rule = f" {batching_advice(error)}" if by_vmap else " Mend it there."
         raise ModelError(
             f"{what} fails at {line}: {type(error).__name__}: {reason(error)}.{rule}"
         ) from error
