@@ -492,8 +492,8 @@ def _check_gradients(parts: Parts, modules: Modules, x: Tensor) -> None:
             )
     copies = {name: quiet_copy(part, like.dtype, like.device) for name, part in parts.items()}
     theta = tree_map(torch.Tensor.detach, theta)
-    _, found = _forward(copies, theta, x.to(like), None)
-    if not is_near(found, outputs, outputs):
+    _, copied = _forward(copies, theta, x.to(like), None)
+    if not is_near(copied, outputs, outputs):
         raise ModelError(
             f"A run must find the outputs that PyTorch finds, and they differ; {_AS_PYTORCH}."
         )

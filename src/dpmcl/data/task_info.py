@@ -102,7 +102,7 @@ def _arriving_classes(stream: Stream, rows: Rows) -> Tensor:
     present = torch.zeros(tasks, stream.outputs, dtype=torch.bool, device=device)
     present[task[inside], stream.y[rows.row[inside]]] = True
     if stream.blur:
-        own = present.clone()
-        present[1:] |= own[:-1]
-        present[:-1] |= own[1:]
+        before = present.clone()
+        present[1:] |= before[:-1]
+        present[:-1] |= before[1:]
     return present

@@ -89,13 +89,13 @@ class _Recorder(TorchDispatchMode):
         if function is aten.lift_fresh.default:  # of a constant, which nobody may change
             function = aten.lift_fresh_copy.default
         results = function(*args, **(kwargs or {}))
-        given, shape = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        inputs, shape = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
         shared: dict[int, int] = {}
-        for number, value in enumerate(given):
+        for number, value in enumerate(inputs):
             if isinstance(value, Tensor):
-                given[number] = node = self.node_of(value)
+                inputs[number] = node = self.node_of(value)
                 shared[_storage(value)] = self.layouts[node].memory
-        node = self.graph.call_function(function, *pytree.tree_unflatten(given, shape))
+        node = self.graph.call_function(function, *pytree.tree_unflatten(inputs, shape))
         if isinstance(results, Tensor):
             self._add(results, node, shared)
         elif isinstance(results, tuple | list):

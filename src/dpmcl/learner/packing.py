@@ -253,16 +253,16 @@ def _probe_rows(known: Knowledge) -> tuple[Tensor, Batch]:
 
 def _fingerprint_of_frozen(known: Knowledge) -> str:
     """Return the fingerprint of frozen parameters and constant buffers; empty if there are none."""
-    out, found = hashlib.sha256(), False
+    out, any_frozen = hashlib.sha256(), False
     for model in filter(None, (known.setup.model, known.form.body)):
         for label, part in model.parts.items():
             module = part.evaluation
             for name, value in [*module.named_parameters(label), *module.named_buffers(label)]:
                 if name.removeprefix(f"{label}.") not in {**part.parameters, **part.keyed}:
-                    found = True
+                    any_frozen = True
                     out.update(name.encode())
                     fingerprint.add(out, value)
-    return out.hexdigest() if found else ""
+    return out.hexdigest() if any_frozen else ""
 
 
 def _check_sizes(

@@ -105,11 +105,11 @@ class Phase:
             raise SpecError(
                 f"Phase '{self.name}' makes a whole number of updates, got {shown(self.updates)}."
             )
-        strange = [name for name in self.steps_on if name not in self.draws]
-        if strange:
+        unknown_draws = [name for name in self.steps_on if name not in self.draws]
+        if unknown_draws:
             raise SpecError(
-                f"steps_on must name draws of phase '{self.name}', got {shown(strange[0])}; its "
-                f"draws are: {', '.join(self.draws) or 'none'}."
+                f"steps_on must name draws of phase '{self.name}', got {shown(unknown_draws[0])}; "
+                f"its draws are: {', '.join(self.draws) or 'none'}."
             )
         if self.remember is None:
             return

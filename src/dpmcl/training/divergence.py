@@ -169,11 +169,11 @@ def _one_by_one(update: Update, state: State, feed: Feed) -> State:
     """Return the state after one update; replicas for which linear algebra fails are NaN."""
     states = []
     for replica in range(len(feed.key)):
-        own = at(state, replica)
+        alone = at(state, replica)
         try:
-            states.append(update(own, feed.batches(0, replica), feed.key[replica, 0]))
+            states.append(update(alone, feed.batches(0, replica), feed.key[replica, 0]))
         except LinAlgError:
-            states.append(_nan(own))
+            states.append(_nan(alone))
     return stack(states)
 
 
