@@ -342,6 +342,28 @@ def test_regression_comes_back_in_its_own_units():
     refused(lambda: wide.predict(x * 1e300), "no finite answer for row 0")
 
 
+def bce(outputs, targets):
+    cost = nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return cost.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("targets", "settings", "warned"),
+    [
+        (CLOUDS > 3, {"scale": True, "cost": bce}, True),
+        (CLOUDS > 3, {"scale": False, "cost": bce}, False),
+        (CLOUDS > 3, {"scale": True, "cost": "huber"}, False),
+        (CLOUDS, {"scale": True, "cost": bce}, False),
+    ],
+)
+def test_whole_targets_that_are_scaled_for_a_cost_of_ones_own_are_named(
+    targets, settings, warned, log_lines
+):
+    learner = make_learner(kind="regression", updates=1, **settings)
+    learner.learn(CLOUDS, targets.astype(float)).learn(CLOUDS, targets.astype(float))
+    assert ["test_learner:bce' gets targets" in line for line in log_lines] == [True] * warned
+
+
 def test_a_data_set_of_pytorch_is_a_chunk():
     items = [(torch.tensor(x).float(), label) for x, label in zip(CLOUDS, NAMES, strict=True)]
     assert make_learner().learn(items).evaluate(items) < 0.1

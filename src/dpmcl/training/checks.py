@@ -5,9 +5,11 @@ import logging
 import torch
 from torch import nn
 
+from dpmcl import plugins
 from dpmcl.core.network_layers import modules_by_mode, named_layers
 from dpmcl.core.tree import at
 from dpmcl.exceptions import SpecError
+from dpmcl.methods._method import name_of_cost
 from dpmcl.optimisers.theorem import Theorem
 from dpmcl.training.second_order import check_second_derivatives
 from dpmcl.training.setup import Setup
@@ -18,8 +20,9 @@ _LOG = logging.getLogger("dpmcl")
 def check(setup: Setup, drift: str = "inputs") -> None:
     """Check before training that a method can be trained on its stream with its network.
 
-    Logs a warning if a layer may take whole numbers from inputs that are scaled, or if the network
-    takes a softmax that the cost takes again.
+    Logs a warning if a layer may take whole numbers from inputs that are scaled, if the network
+    takes a softmax that the cost takes again, or if a cost that may need whole targets gets scaled
+    ones.
 
     Args:
         setup: Setup of the run.
@@ -38,6 +41,7 @@ def check(setup: Setup, drift: str = "inputs") -> None:
     _check_motion(setup, drift)
     _warn_of_embeddings(setup)
     _warn_of_probabilities(setup)
+    _warn_of_scaled_targets(setup)
 
 
 def _check_augmentation(setup: Setup) -> None:
@@ -129,5 +133,24 @@ def _warn_of_probabilities(setup: Setup) -> None:
             "The network's outputs are probabilities (each row's sum is 1), and the cost, the "
             "cross-entropy, takes their softmax again; leave out the network's own softmax, or "
             "give a cost that takes probabilities."
+        )
+        _LOG.warning(line, extra={"once": line})
+
+
+def _warn_of_scaled_targets(setup: Setup) -> None:
+    """Log a warning if targets that may be labels or counts are scaled, and the cost is a user's.
+
+    A binary cross entropy or a Poisson cost of scaled targets, some of them negative, has no
+    minimum.
+    """
+    cost, stream = setup.method.cost, setup.stream
+    if cost is None or plugins.is_ours("cost", cost) or stream.scaled is None:
+        return
+    y = stream.y
+    if stream.kind == "regression" and bool(((y >= 0) & (y == y.round())).all()):
+        line = (
+            f"The cost '{name_of_cost(cost)}' gets targets scaled to mean 0 and standard deviation "
+            "1, and they are whole numbers; if it needs them as they are, as 0 and 1 or counts, "
+            "set scale = false, and scale the columns yourself."
         )
         _LOG.warning(line, extra={"once": line})
