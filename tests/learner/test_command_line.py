@@ -84,6 +84,16 @@ def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
     assert not (tmp_path / "n").exists()
 
 
+def test_settings_of_one_table_are_joined(tmp_path, command):
+    """The last of them replaced the others: a model had no weight decay, and nothing said so."""
+    write(tmp_path / "rows.csv", CLOUDS, NAMES)
+    settings = ("optimiser.weight_decay=0.5", "optimiser.name=sgd", "updates=1")
+    options = (text for setting in settings for text in ("--set", setting))
+    assert command("learn", "m", "rows.csv", "--target", "kind", *options)[0] == 0
+    method = dpmcl.Learner.load(tmp_path / "m")._config.method
+    assert method.to_table()["optimiser"] == {"name": "sgd", "weight_decay": 0.5}
+
+
 def test_one_process_at_a_time_writes_to_a_model(tmp_path, command):
     """Of two that learn from the same model, the second would replace what the first has saved."""
     write(tmp_path / "rows.csv", CLOUDS, NAMES)

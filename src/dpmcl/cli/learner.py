@@ -46,7 +46,7 @@ def learn(
     from dpmcl import Learner
     from dpmcl.core.lock import locked
     from dpmcl.learner.artefact import FILE
-    from dpmcl.training.spec import parse_assignment
+    from dpmcl.training.spec import merge_changes, parse_assignment
 
     with locked(model):  # until it is saved, so that no table is lost
         if (model / FILE).is_file():
@@ -60,7 +60,7 @@ def learn(
                 raise SpecError("A new model needs the column to predict, as in --target kind.")
             settings: dict[str, Any] = {"holdout": 0.1} | ({"method": method} if method else {})
             for text in set_ or []:
-                settings |= parse_assignment(text)
+                settings = merge_changes(settings, parse_assignment(text))
             learner = Learner(**settings)
         before = learner.score_then_learn(rows, target)
         learner._write(model)
