@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from conftest import refused
 from dpmcl import ContinualClassifier, ContinualRegressor, SpecError
+from dpmcl.methods.er import ER
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
@@ -58,6 +59,15 @@ def test_settings_that_are_parameters_are_refused():
     for settings in ({"updates": 1}, {"seed": 1}, {"classes": [0, 1]}, ["lr"]):
         estimator = ContinualClassifier(settings=settings)
         refused(lambda fit=estimator.fit: fit(X, Y), "has no parameter, got", error=SpecError)
+
+
+def test_settings_of_a_method_that_parameters_would_replace_are_refused():
+    method = ER(updates=1, lr=0.5)
+    estimator = ContinualClassifier(method=method, updates=1)
+    refused(
+        lambda: estimator.fit(X, Y), "lr replaces that of method", "0.1 and 0.5", error=SpecError
+    )
+    assert estimator.set_params(lr=0.5).fit(X, Y).learner_._config.method.lr == 0.5
 
 
 def test_they_work_in_pipelines_and_searches():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpmcl.exceptions import SpecError, needed_for, shown
 from dpmcl.learner.learner import Learner
+from dpmcl.methods._method import Method
 
 with needed_for("An estimator of scikit-learn", "scikit-learn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -72,6 +73,14 @@ class _Continual(BaseEstimator, ABC):  # type: ignore[misc]
                 "settings must be a table of those for which the estimator has no parameter, got "
                 f"{shown(settings)}; set the others by its parameters (seed by random_state)."
             )
+        method = arguments["method"]
+        for name in ("memory", "updates", "batch", "lr") if isinstance(method, Method) else ():
+            value = getattr(method, name)
+            if value not in (arguments[name], getattr(type(method), name)):
+                raise SpecError(
+                    f"The estimator's {name} replaces that of method, and they are "
+                    f"{shown(arguments[name])} and {shown(value)}; set {name} of the estimator."
+                )
         return Learner(**arguments, **settings)
 
     def _learn_rows(self, X: Array, y: Array, *, first: bool, **kind: Any) -> Self:
