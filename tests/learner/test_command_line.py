@@ -70,7 +70,10 @@ def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
     for arguments, part in (
         (("learn", "m", "more.csv"), "'d' is new"),
         (("learn", "m", "less.csv"), "'c' is missing"),
-        (("learn", "m", "empty.csv"), "row 1 lacks one"),
+        (
+            ("learn", "m", "empty.csv"),
+            "row 1 lacks one (empty, NA or NaN; 1 in all). Fill or drop these rows, or begin",
+        ),
         (("learn", "m", "torn.csv"), "torn.csv"),
         (("learn", "m", "none.csv"), "none.csv"),
         (("learn", "m", "old.csv", "--method", "naive"), "for a new one"),

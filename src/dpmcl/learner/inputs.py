@@ -20,6 +20,7 @@ from dpmcl.data.readers.table_sources import file_source, is_table, memory_sourc
 from dpmcl.exceptions import DataError, listed
 
 _WHAT = "the rows"
+_LATER = "begin a new learner, without the column"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Inputs:
             DataError: `x` cannot be used as inputs.
         """
         if isinstance(x, pa.Table):
-            columns = _columns(x)
+            columns = _columns(x, "leave the column out")
             fields = tuple(field_of(column, declared=True) for column in columns)
             return cls((sum(len(field.names) for field in fields),), fields=fields)
         values = inputs_of(x, "Inputs", images=False)
@@ -102,7 +103,7 @@ class Inputs:
 
     def _of_table(self, x: Any) -> Tensor:
         """Return the inputs of a table, whose columns may be in any order."""
-        columns = {column.name: column for column in _columns(x)}
+        columns = {column.name: column for column in _columns(x, _LATER)}
         names = [field.name for field in self.fields]
         for name in (*names, *columns):
             if name not in names or name not in columns:
@@ -170,12 +171,11 @@ def split_target(table: pa.Table, target: str, *, text: bool) -> tuple[pa.Table,
     return table.drop_columns([target]), values.to_pylist()
 
 
-def _columns(table: pa.Table) -> list[Column]:
+def _columns(table: pa.Table, way_out: str) -> list[Column]:
     """Return the columns of a table; raise DataError if it has no rows or no columns."""
     if not table.num_rows or not table.num_columns:
         raise DataError(
             f"A table must have rows and columns, got {table.num_rows} rows and "
             f"{table.num_columns} columns; give it some."
         )
-    way_out = "leave the column out"
     return [Column(name, _WHAT, table.column(name), way_out) for name in table.column_names]
