@@ -13,8 +13,8 @@ from dpmcl.training.observer import Observer
 from dpmcl.training.setup import Setup
 from dpmcl.training.state import RunState
 
-Write = Callable[[int, Mapping[str, float]], None]
-"""write(step, values by name)."""
+Write = Callable[[int, Mapping[str, float], bool], None]
+"""write(step, values by name, whether it is the last step)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Tracking(Observer):
 
     Attributes:
         write: Called with the number of the task, from 0, and CME, NTE and the error on each task
-            seen, by name.
+            seen, by name; without those that this evaluation leaves out (`evaluate_every`).
     """
 
     write: Write
@@ -34,14 +34,13 @@ class Tracking(Observer):
         task = run.position.task - 1
         errors = run.values["errors.test"][:, 1 + task, : task + 1]
         alive = errors[np.isfinite(errors[:, task])]
+        values: dict[str, float] = {}
         if len(alive):
-            task_errors = alive.mean(0)
-            values = {
-                f"error/{setup.stream.tasks[k]}": e for k, e in enumerate(task_errors.tolist())
-            }
-            seen = {name: value for name, value in values.items() if np.isfinite(value)}
-            summary = {"CME": float(np.nanmean(task_errors)), "NTE": float(task_errors[task])}
-            self.write(task, {**summary, **seen})
+            means = alive.mean(0)
+            values = {"CME": float(means.mean()), "NTE": float(means[task])}
+            values |= {f"error/{setup.stream.tasks[k]}": e for k, e in enumerate(means.tolist())}
+        evaluated = {name: value for name, value in values.items() if np.isfinite(value)}
+        self.write(task, evaluated, run.position.task == setup.tasks)
         return run
 
 
@@ -68,7 +67,7 @@ def tracking(tracker: Tracker, folder: Path | None, name: str) -> Tracking:
 def _tensorboard(folder: Path, name: str) -> Write:
     from torch.utils.tensorboard import SummaryWriter
 
-    def write(step: int, values: Mapping[str, float]) -> None:
+    def write(step: int, values: Mapping[str, float], last: bool) -> None:
         with SummaryWriter(folder / "tensorboard" / name) as writer:
             for key, value in values.items():
                 writer.add_scalar(key, value, step)
@@ -89,9 +88,11 @@ def _mlflow(folder: Path, name: str) -> Write:
         runs = client.search_runs([experiment], f"attributes.run_name = '{name}'", max_results=1)
         run = (runs or [client.create_run(experiment, run_name=name)])[0].info.run_id
 
-    def write(step: int, values: Mapping[str, float]) -> None:
+    def write(step: int, values: Mapping[str, float], last: bool) -> None:
         metrics = [Metric(_metric_name(key), value, 0, step) for key, value in values.items()]
         client.log_batch(run, metrics)
+        if last:
+            client.set_terminated(run)
 
     return write
 
