@@ -70,10 +70,12 @@ def find(kind: str, name: Any) -> Any:
     if plugin is None:
         raise unknown(kind, name, names(kind), "`dpmcl list` shows all.")
     rule, members = _RULES[kind]
-    concrete = isinstance(plugin, type) and not inspect.isabstract(plugin)
-    is_settings = concrete and all(hasattr(plugin, member) for member in ("from_table", *members))
-    if not (is_settings if members else callable(plugin)):
-        raise SpecError(f"{kind} '{name}' must be {rule}, got {plugin!r:.80}.")
+    is_class = isinstance(plugin, type)
+    abstract = sorted(plugin.__abstractmethods__) if inspect.isabstract(plugin) else []
+    is_settings = is_class and all(hasattr(plugin, member) for member in ("from_table", *members))
+    if abstract or not (is_settings if members else callable(plugin)):
+        lacking = f" without {', '.join(abstract)}" * bool(abstract)
+        raise SpecError(f"{kind} '{name}' must be {rule}, got {plugin!r:.80}{lacking}.")
     return plugin
 
 

@@ -204,7 +204,7 @@ def test_a_setting_of_ones_own_that_the_new_class_lacks_is_refused():
         *(({"methods": methods}, [part]) for methods, part in (
             (["dpmc"], "No method 'dpmc'. Did you mean 'dpmcl'? `dpmcl list` shows all."),
             (["math:pi"], "method 'math:pi' must be a "),
-            (["dpmcl.methods._method:Method"], "must be a "),
+            (["dpmcl.methods._method:Method"], "Method'> without phases."),
             ({"er": {"method": "naive"}}, "must be 'er' itself"),
             ({"a/b": {"method": "er"}}, "own name has up to 60 letters"),
             ({"..": {"method": "er"}}, "own name has up to 60 letters"),
