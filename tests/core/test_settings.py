@@ -59,6 +59,36 @@ def test_a_broken_rule_is_one_line(settings, line):
     assert issubclass(SpecError, ValueError) and issubclass(SpecError, DpmclError)
 
 
+class Longer(Example):
+    steps: Positive = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slower(Example):
+    lr = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shorter(Example):
+    steps: Positive = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slotted(Example):
+    steps: Positive = 5
+
+
+class Unchanged(Shorter):
+    pass
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Longer, "steps"), (Slower, "lr")])
+def test_a_default_that_would_have_no_effect_is_refused(cls, name):
+    message = complaint(cls, error=SpecError)
+    assert message.startswith(f"{name} of class {cls.__name__} must be a field")
+    assert [other().steps for other in (Shorter, Slotted, Unchanged)] == [5, 5, 5]
+
+
 def test_other_tables():
     for cls, table, message in (
         (Nothing, {"steps": 3}, "there are: none"),

@@ -30,7 +30,18 @@ UnitInterval = Annotated[float, at.Ge(0), at.Le(1)]
 
 @functools.cache
 def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
-    """Return pydantic's check of each field of a settings class, by name."""
+    """Return pydantic's check of each field of a settings class, by name.
+
+    Raises SpecError if the class replaces a default in a way that `dataclass` does not see.
+    """
+    for field in dataclasses.fields(cls):
+        value = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
+        if value is not field.default and not inspect.ismemberdescriptor(value):  # of slots
+            raise SpecError(
+                f"{field.name} of class {cls.__name__} must be a field, or its value has no "
+                f"effect, got {shown(value)}; write its type too, as in '{field.name}: int = 1', "
+                "and @dataclass(frozen=True, kw_only=True) above the class."
+            )
     config = pydantic.ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, extra="forbid")
     hints: dict[str, Any] = get_type_hints(cls, include_extras=True)
     out: dict[str, pydantic.TypeAdapter[Any]] = {}
