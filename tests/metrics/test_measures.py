@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 
 import dpmcl
 from conftest import interrupt, tiny_stream
@@ -59,6 +60,26 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
         run(["naive"]).plot(what="confusion")
     with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
         dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(dpmcl.StreamSettings):
+    """Seed s has s rows more in its first task than in its second."""
+
+    def build(self, seeds):
+        task = torch.stack([(torch.arange(36) >= 18 + s).long() for s in seeds])
+        row = torch.arange(task.numel()).view_as(task)
+        x = torch.arange(36.0).repeat(len(seeds))[:, None]
+        return dpmcl.Stream("uneven", "regression", x, x, row, task, ("a", "b"), (), 1)
+
+
+def test_predictions_need_as_many_test_rows_in_each_replica():
+    settings = {"training.updates": 1, "evaluation.predictions": True}
+    with pytest.raises(SpecError, match="the same number of test rows, got 7 and 8"):
+        dpmcl.run(Uneven(), methods=["naive"], replicas=2, settings=settings)
+    limited = {**settings, "evaluation.test_rows": 3}
+    kept = dpmcl.run(Uneven(), methods=["naive"], replicas=2, settings=limited).records["naive"]
+    assert kept.predictions["test.task"].tolist() == [[0, 0, 0, 1, 1, 1]] * 2
 
 
 @pytest.mark.parametrize("engine", ["looped", "batched"])

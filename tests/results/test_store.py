@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from conftest import complaint
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, SpecError
 from dpmcl.results import store
 from dpmcl.results.record import Divergence, Record, merge
 from dpmcl.results.store import Protocol, Rule, StreamInfo
@@ -88,6 +88,10 @@ def test_records_merge_by_seed():
     assert merge(record(0), Record(record(1).errors)).predictions is None
     with pytest.raises(ValueError, match="different seeds"):
         merge(record(0, 3), record(3))
+    wide = replace(record(1), predictions={"test": np.zeros((1, 3, 2)), "train": np.zeros((1, 3))})
+    for pair in ((record(0), wide), (wide, record(0))):
+        with pytest.raises(SpecError, match="the same number of test rows, got 2 and 3"):
+            merge(*pair)
 
 
 def test_readings_of_other_seeds_and_positions_merge():

@@ -8,6 +8,7 @@ import numpy as np
 
 from dpmcl.core.errors import Errors
 from dpmcl.core.gradients import Work
+from dpmcl.exceptions import SpecError
 from dpmcl.theory.readings import Readings
 
 
@@ -88,6 +89,7 @@ def merge(first: Record, second: Record) -> Record:
 
     Raises:
         ValueError: They have a seed in common.
+        SpecError: Their predictions are for different numbers of rows.
     """
     both = (*first.test.seeds, *second.test.seeds)
     if len({*both}) < len(both):
@@ -105,13 +107,31 @@ def merge(first: Record, second: Record) -> Record:
     predictions = None
     if first.predictions is not None and second.predictions is not None:
         others = second.predictions
-        predictions = {name: join(ours, others[name]) for name, ours in first.predictions.items()}
+        for name, values in first.predictions.items():
+            if values.shape[1:] != others[name].shape[1:]:
+                raise unequal_rows(*sorted((values.shape[1], others[name].shape[1])))
+        predictions = {
+            name: join(values, others[name]) for name, values in first.predictions.items()
+        }
     return Record(
         errors,
         {**first.work, **second.work},
         dict(sorted({**first.diverged, **second.diverged}.items())),
         _merge_readings(seeds, first.readings, second.readings),
         predictions,
+    )
+
+
+def unequal_rows(fewest: int, most: int) -> SpecError:
+    """Return the error for predictions of replicas that have different numbers of test rows.
+
+    Args:
+        fewest, most: Numbers of test rows.
+    """
+    return SpecError(
+        "Replicas whose predictions are kept must have the same number of test rows, got "
+        f"{fewest} and {most}; run into a new folder without evaluation.predictions (or confusion),"
+        " or with evaluation.test_rows at most the fewest test rows of a task."
     )
 
 

@@ -16,6 +16,7 @@ from dpmcl.core.settings import Positive, Settings
 from dpmcl.data.splits import Rows
 from dpmcl.exceptions import SpecError
 from dpmcl.methods._method import State, returned
+from dpmcl.results.record import unequal_rows
 from dpmcl.training.loop import after_evaluation_phases
 from dpmcl.training.memories import overrides
 from dpmcl.training.observer import Observer
@@ -162,7 +163,8 @@ class Score(Observer):
         setup: Setup of the run.
 
     Raises:
-        SpecError: The confusion matrix of a regression is asked for.
+        SpecError: The confusion matrix of a regression is asked for, or predictions are, and
+            replicas have different numbers of test rows.
     """
 
     def __init__(self, evaluation: Evaluation, setup: Setup) -> None:
@@ -171,6 +173,9 @@ class Score(Observer):
             raise SpecError(
                 "evaluation.confusion counts classes, and a regression has none; leave it out."
             )
+        rows = self._rows(setup, "test").offset[:, -1]
+        if self._predicts and int(rows.min()) < int(rows.max()):
+            raise unequal_rows(int(rows.min()), int(rows.max()))
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if all(_PREFIX + split in run.values for split in self._splits):
@@ -205,9 +210,13 @@ class Score(Observer):
             setup: Setup of the run.
             state: The states to evaluate at the end of the run (`evaluated_states`).
         """
-        if not (self.evaluation.predictions or self.evaluation.confusion):
+        if not self._predicts:
             return None
         return predict(setup, state, self._rows(setup, "test"))
+
+    @property
+    def _predicts(self) -> bool:
+        return self.evaluation.predictions or self.evaluation.confusion
 
     @property
     def _splits(self) -> tuple[str, ...]:
