@@ -277,6 +277,21 @@ def test_a_table_is_read_by_its_columns():
     refused(lambda: learner.predict(rows.to_numpy()), "must be a table")
 
 
+def test_grey_images_are_read_among_those_of_colour():
+    """A chunk of grey ones alone, one image perhaps, has one channel."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 6, 6)).astype("uint8")
+    grey = [(image.fromarray(each), k % 2) for k, each in enumerate(pixels)]
+    learner = make_learner(updates=2).learn([(each.convert("RGB"), k) for each, k in grey])
+    colour = np.stack([pixels] * 3, axis=1)
+    other = learner.predict_proba(colour)
+    assert (learner.predict_proba(pixels[:, None]) == other).all()
+    assert learner.evaluate(grey) == learner.evaluate(colour, np.arange(20) % 2)
+    assert learner.learn(grey)._known.held.x.shape == (40, 3, 6, 6)
+    refused(lambda: learner.predict(pixels[:, None] / 255), "Inputs must be uint8")
+    refused(lambda: make_learner(updates=1).learn(grey).learn(colour, range(20)), "(rows, 1, 6, 6)")
+
+
 def test_images_of_hugging_face_need_labels_only_where_they_are_learned():
     datasets = pytest.importorskip("datasets")
     image = pytest.importorskip("PIL.Image")

@@ -72,7 +72,8 @@ class Inputs:
         """Return inputs as a tensor (rows, *shape).
 
         Args:
-            x: A table, or numbers (rows, ...), of the same form as the first chunk's.
+            x: A table, or numbers (rows, ...), of the same form as the first chunk's. Grey images
+                may come where RGB images did.
 
         Raises:
             DataError: The form differs, or a cell is missing.
@@ -90,6 +91,8 @@ class Inputs:
                 f"({listed(field.name for field in self.fields)}), got a {type(x).__name__}."
             )
         values = inputs_of(x, "Inputs", images=self.images)
+        if self.images and self.shape[0] == 3 and values.shape[1:] == (1, *self.shape[1:]):
+            values = values.expand(-1, *self.shape)  # grey images among those of colour
         if tuple(values.shape[1:]) != self.shape:
             raise DataError(
                 f"Inputs must have the shape (rows, {', '.join(map(str, self.shape))}), as those "
