@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dpmcl
+from dpmcl import Phase, gradient
 from dpmcl.exceptions import SpecError
 from dpmcl.methods.er import ER
 from dpmcl.study.budget import Budget, cost, limit
@@ -49,6 +50,26 @@ def test_every_method_has_as_many_updates_as_fit(text: str, caplog) -> None:
     assert spent.flops == 2 * cost(
         replace(before.setup(Job("dpmcl", (0,))), method=spec.methods["dpmcl"]), "flops"
     )
+
+
+class Growing(ER):
+    """Takes a gradient for each task seen, as GEM does."""
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            for _ in range(task.number + 1):
+                grads, J = gradient(model.cost)(state.theta, batches["new"], key[0])
+            return self.descend(state, grads, J)
+
+        return [Phase("train", self.updates_of(task), {"new": self.new_rows()}, update)]
+
+
+def test_updates_may_cost_more_from_task_to_task() -> None:
+    table = {**spec_of("er").to_table(), "stream": {"name": "digits", "tasks": 4}}
+    methods = {f"{__name__}:Growing": {}}
+    spec, _ = limit(Spec.parse({**table, "methods": methods}), Budget.parse("rows=500"))
+    (method,) = spec.methods.values()
+    assert method.updates == 500 // (8 * (1 + 2 + 3 + 4) / 4)
 
 
 def test_rows_that_enter_during_a_task_count_too() -> None:

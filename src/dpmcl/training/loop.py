@@ -11,8 +11,9 @@ from dpmcl.core.generators import states
 from dpmcl.core.gradients import Work, counting
 from dpmcl.core.tree import at
 from dpmcl.engine import Feed
+from dpmcl.engine.same_function import is_same
 from dpmcl.exceptions import reason
-from dpmcl.methods._method import Phase, State, returned
+from dpmcl.methods._method import Phase, State, Update, returned
 from dpmcl.training.checks import check
 from dpmcl.training.divergence import LinAlgError, advanced, choose_state
 from dpmcl.training.memories import (
@@ -210,13 +211,13 @@ def planned_work(setup: Setup) -> Work:
     """Return the work of a run for one replica, without training.
 
     Work depends on shapes alone, so all tasks are counted in the state before the first one. From
-    the second task on, phases of the same name and draws are counted once.
+    the second task on, phases of the same name, draws and update are counted once.
 
     Args:
         setup: Setup of the run.
     """
     run = _begin_task(setup, first_state(setup))
-    work, of_update = Work(), dict[tuple[Any, ...], Work]()
+    work, counted = Work(), dict[tuple[Any, ...], tuple[Update, Work]]()
     for task, info in enumerate(setup.task_infos):
         run = replace(run, position=Position(task))
         if setup.method.stores != "never":
@@ -225,10 +226,10 @@ def planned_work(setup: Setup) -> Work:
         phases = (*setup.phases[task], *setup.evaluation_phases[task])
         for number, phase in enumerate(phases):
             kind = (task == 0, number, phase.name, *phase.draws.items(), phase.remember)
-            if kind not in of_update:
+            if kind not in counted or not is_same(counted[kind][0], phase.update):
                 run = replace(run, position=Position(task, number))
-                of_update[kind] = _update_work(setup, run, phase)
-            work += of_update[kind].times(phase.updates)
+                counted[kind] = phase.update, _update_work(setup, run, phase)
+            work += counted[kind][1].times(phase.updates)
     return work
 
 
