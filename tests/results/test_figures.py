@@ -160,8 +160,9 @@ def test_errors_of_zero_are_shown_on_a_logarithmic_axis():
         ax.transData.transform([(1, 0), (1, smallest), (1, 10 * smallest)])
     )[:, 1]
     assert 0 <= zero < low < high
-    values[:] = 0.0
-    assert figures.curves({"er": record}, STREAM, logarithmic).axes[0].get_yscale() == "linear"
+    for hidden in (0.0, np.nan):  # NaN: all replicas diverged
+        values[:] = hidden
+        assert figures.curves({"er": record}, STREAM, logarithmic).axes[0].get_yscale() == "linear"
 
 
 def test_characters_that_no_font_has_are_named_in_one_line(tmp_path, log_lines):

@@ -270,13 +270,15 @@ def set_frame(ax: Any, grid: Literal["both", "y"] = "both") -> None:
 def set_log_scale(axes: Iterable[Any]) -> None:
     """Set a logarithmic scale of errors, linear from 0 to the smallest positive one if any is 0.
 
+    The scale stays linear if no error is positive.
+
     Args:
         axes: Axes of matplotlib with one scale, with their lines.
     """
     axes = list(axes)
     heights = np.concatenate([line.get_ydata() for ax in axes for line in ax.get_lines()])
     positive, has_zeros = heights[heights > 0], bool((heights == 0).any())
-    if has_zeros and not len(positive):
+    if not len(positive):
         return  # a logarithmic axis shows none of them
     for ax in axes:
         if has_zeros:
