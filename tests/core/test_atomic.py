@@ -29,7 +29,9 @@ def test_sweeping_takes_temporary_files_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", None, 3, b"x", "a\0b", "x" * 5000, "\ud800"])
-def test_what_is_no_path_is_refused(path, tmp_path):
+def test_what_is_no_path_is_refused(path, tmp_path, monkeypatch):
     with pytest.raises(FolderError):
         path_of(path)
     assert path_of(str(tmp_path / "none" / "x")) == tmp_path / "none" / "x"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_of("~/x") == tmp_path / "x"

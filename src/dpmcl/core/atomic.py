@@ -16,7 +16,8 @@ def path_of(path: Any) -> Path:
     """Check the path of a file or folder, which need not exist, and return it as a Path.
 
     Args:
-        path: String or path; an empty one is refused, since it would mean the current folder.
+        path: String or path, in which ~ is the home folder; an empty one is refused, since it would
+            mean the current folder.
 
     Raises:
         FolderError: No file or folder can have this path.
@@ -24,6 +25,7 @@ def path_of(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise FolderError(f"A file or folder needs a path, got {shown(path)}.")
     try:
+        path = os.path.expanduser(path)  # noqa: PTH111 (pathlib fails on unknown users)
         os.stat(path)  # noqa: PTH116 (a Path would hide the error)
     except (FileNotFoundError, NotADirectoryError):
         pass
