@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import torch
 from test_learner import CLOUDS, NAMES
+from torch.nn import functional
 
 import dpmcl
 from conftest import TINY_SPEC, refused
@@ -95,6 +96,18 @@ def test_settings_of_one_table_are_joined(tmp_path, command):
     assert command("learn", "m", "rows.csv", "--target", "kind", *options)[0] == 0
     method = dpmcl.Learner.load(tmp_path / "m")._config.method
     assert method.to_table()["optimiser"] == {"name": "sgd", "weight_decay": 0.5}
+
+
+def test_a_model_that_no_command_could_read_is_refused(tmp_path, command):
+    write(tmp_path / "rows.csv", CLOUDS, NAMES)
+    name = f"{__name__}:mean_cost"
+    status, _, err = command("learn", "m", "rows.csv", "--target", "kind", "--set", f"cost={name}")
+    assert (status, "make it in Python" in err) == (2, True)
+    assert not (tmp_path / "m").exists()
+
+
+def mean_cost(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def test_one_process_at_a_time_writes_to_a_model(tmp_path, command):

@@ -45,11 +45,11 @@ def learn(
     """
     from dpmcl import Learner
     from dpmcl.core.lock import locked
-    from dpmcl.learner.artefact import FILE
+    from dpmcl.learner import artefact
     from dpmcl.training.spec import merge_changes, parse_assignment
 
     with locked(model):  # until it is saved, so that no table is lost
-        if (model / FILE).is_file():
+        if (model / artefact.FILE).is_file():
             if method or set_:
                 raise SpecError(
                     f"{model} is a model already; --method and --set are for a new one."
@@ -62,6 +62,14 @@ def learn(
             for text in set_ or []:
                 settings = merge_changes(settings, parse_assignment(text))
             learner = Learner(**settings)
+            try:
+                artefact.restore(model, *artefact.describe(learner._config, None))
+            except SpecError:
+                raise SpecError(
+                    "A model of this command must have a method, network and cost of the package, "
+                    "since the commands that read it import no others; make it in Python, by "
+                    "dpmcl.Learner."
+                ) from None
         before = learner.score_then_learn(rows, target)
         learner._write(model)
     error = "" if before != before else f" (error before it was learned: {before:.3g})"
