@@ -155,10 +155,17 @@ def test_a_search_of_more_trials_goes_through_the_rest_of_the_list(tmp_path: Pat
 
 def test_a_range_is_searched_for_as_many_trials_as_asked(tmp_path: Path):
     assert dimension("training.lr=1e-4..1") == ("training.lr", Range(1e-4, 1.0))
-    search = Search(space={"training.lr": Range(1e-4, 1.0)}, trials=3, tasks=2, replicas=1)
-    _, lines = tune({**TABLE, "methods": ["er"]}, search, tmp_path)
+    search = Search(space={"training.lr": Range(1e-4, 1.0)}, trials=6, tasks=2, replicas=1)
+    table = {**TABLE, "methods": ["er"], "training": {"updates": 1}}
+    tune(table, replace(search, trials=4), tmp_path / "extended")
+    _, lines = tune(table, search, tmp_path / "extended")
     rates = [float(line.split()[2].rstrip(":")) for line in lines]
-    assert len(set(rates)) == 3 and all(1e-4 <= rate <= 1 for rate in rates)
+    assert len(set(rates)) == 6 and all(1e-4 <= rate <= 1 for rate in rates)
+    stopping = iter([False] * 9 + [True] * 1000)
+    with pytest.raises(dpmcl.DpmclError):
+        run = partial(run_all, keeping=Keeping(stop=lambda: next(stopping)))
+        tune(table, search, tmp_path / "resumed", run)
+    assert tune(table, search, tmp_path / "resumed")[1] == lines
     assert all(math.isfinite(float(line.rpartition(": ")[2])) for line in lines)
     with pytest.raises(SpecError, match="say how many"):
         Search(space={"training.lr": Range(1e-4, 1.0)})

@@ -225,7 +225,6 @@ def _journal(name: str, search: Search, folder: Path) -> "optuna.Study":
     try:
         journal = optuna.create_study(
             storage=optuna.storages.JournalStorage(JournalFileBackend(os.fspath(file))),
-            sampler=optuna.samplers.TPESampler(seed=0),
             study_name=name,
             direction="minimize",
             load_if_exists=True,
@@ -268,8 +267,11 @@ def _trials(name: str, journal: "optuna.Study", search: Search) -> Iterator[_Tri
     # The number is private: Optuna has no public way to go on with a trial.
     resumed = (optuna.trial.Trial(journal, trial._trial_id) for trial in interrupted)
     waiting = len(journal.get_trials(deepcopy=False, states=[states.WAITING]))
-    remaining = search.count - len(journal.get_trials(deepcopy=False))
-    new = (journal.ask() for _ in range(waiting or min(remaining, _AT_ONCE)))
+    known = len(journal.get_trials(deepcopy=False))
+    # A search that goes on in another process must not draw the first settings again.
+    journal.sampler = optuna.samplers.TPESampler(seed=known)
+    count = waiting or min(search.count - known, _AT_ONCE - len(interrupted))
+    new = (journal.ask() for _ in range(count))
     for trial in itertools.chain(resumed, new):  # a resumed one keeps the settings that it has
         settings = {
             key: trial.suggest_float(key, *values, log=True)
