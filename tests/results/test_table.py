@@ -157,6 +157,9 @@ def test_json_and_csv_have_every_digit():
     for text, row in zip(cells, table, strict=True):
         assert (text["stream"], text["method"]) == (row["stream"], row["method"])
         assert {k: float(text[k]) for k in KEYS[2:-1]} == {k: row[k] for k in KEYS[2:-1]}
+    interval = (-1 / 3, 1e-7)
+    (text,) = csv.DictReader(io.StringIO(render([{"method": "er", "interval": interval}], "csv")))
+    assert tuple(map(float, text["interval"].split(", "))) == interval
 
 
 def test_an_unknown_metric_or_format_is_refused():

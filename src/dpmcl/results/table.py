@@ -192,7 +192,9 @@ def _data_value(value: Any, style: TableFormat) -> Any:
     """Return a value for JSON, which has no infinite numbers, or for a cell of CSV."""
     if style == "json":
         return None if value in (math.inf, -math.inf) else value
-    return setting_text(value) if isinstance(value, list | tuple | Mapping | bool) else value
+    if isinstance(value, tuple):  # an interval, with every digit
+        return ", ".join(map(str, value))
+    return setting_text(value) if isinstance(value, list | Mapping | bool) else value
 
 
 def _chosen(columns: Mapping[str, Any], chosen: Sequence[str]) -> list[str]:
