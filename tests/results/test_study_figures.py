@@ -1,5 +1,7 @@
 """The figures of studies: lines, bands and error bars are those of the numbers."""
 
+import io
+
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
@@ -48,6 +50,15 @@ def test_a_column_has_cme_above_and_nte_below() -> None:
     assert len(colours) == 1  # er, wherever it is
     title = "3 replicas, band: one standard error, smoothed over 2 tasks"
     assert figure.get_suptitle() == title
+
+
+def test_title_and_legend_of_one_column_are_inside() -> None:
+    methods = ("naive", "dpmcl", "oml", "cml", "anml", "mine:Balanced")
+    figure = trajectories({"a": run("sine", "regression", *methods)})
+    figure.savefig(io.BytesIO())
+    for drawn in (figure._suptitle, *figure.legends):
+        box = drawn.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
 
 
 def test_numbers_are_drawn_to_scale_and_words_in_order() -> None:

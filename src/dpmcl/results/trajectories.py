@@ -32,7 +32,8 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     results = list(runs.values())
     methods = dict.fromkeys(name for run in results for name in run.records)
     style = figures.styles(methods)
-    figure = figures.new_figure(_COLUMN * len(results) + 0.6, 2 * _LINE + 0.7)
+    columns = max(len(results), 2)  # the title is wider than one
+    figure = figures.new_figure(_COLUMN * columns + 0.6, 2 * _LINE + 0.7)
     axes: Any = figure.subplots(2, len(results), squeeze=False, sharex="col")
     lines: dict[str, Any] = {}
     for column, run in zip(axes.T, results, strict=True):
@@ -50,7 +51,7 @@ def trajectories(runs: Mapping[str, Stored]) -> "Figure":
     for ax, measure in zip(axes[:, 0], MEASURES, strict=True):
         ax.set_ylabel(f"{measure} ({figures.ERROR[results[0].stream.kind]})")
     figure.align_ylabels(axes[:, 0])
-    options = {"loc": "outside lower center", "ncols": min(len(lines), 6)}
+    options = {"loc": "outside lower center", "ncols": min(len(lines), columns + 2)}
     figures.legend(figure, list(lines.values()), list(lines), fontsize=9, **options)
     counts = {len(record.test.seeds) for run in results for record in run.records.values()}
     title = f"{figures.replicas_text(counts)}, smoothed over {SMOOTH:g} tasks"
