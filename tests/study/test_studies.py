@@ -12,7 +12,7 @@ import tomli_w
 from conftest import TINY_SPEC, invoke, random_record
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.metrics.cme import cme
-from dpmcl.results import store
+from dpmcl.results import paper, store
 from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
 from dpmcl.study.plan import variants
@@ -161,6 +161,18 @@ def test_the_papers_studies_are_the_presets_with_what_is_chosen():
         runs("table2", Choice())
     with pytest.raises(SpecError, match="of one stream"):
         runs("figure3", Choice(streams=["mnist", "omniglot"]))
+
+
+def test_a_method_of_ones_own_is_in_a_table_below_the_papers(caplog):
+    info = store.StreamInfo("sine", "regression", ("0", "1", "2"), ())
+    variants = runs("table1", Choice(streams=["sine"], methods=["er"]))
+    records = {"er": random_record(0), "mine:Own": random_record(1)}
+    result = {"sine": Result(variants[0].table, info, records)}
+    text, _ = table_and_figure("table1", variants, result, "text")
+    assert text.index("same order:") < text.index("sine    mine:Own")
+    text, _ = table_and_figure("table1", variants, result, "json")
+    assert {row["method"] for row in json.loads(text)} == set(paper.METHODS)
+    assert "`dpmcl table` has that of other streams and methods" in caplog.text
 
 
 def test_figure_3_has_an_axis_for_zeta_and_one_for_kappa():

@@ -1,6 +1,7 @@
 """Plan the runs of a study, and show their results."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,18 @@ def table_and_figure(
     if name not in ("table1", "figure2"):
         return _table(runs, style), lambda: against_axes(variants, runs)
     printed = {run: result for run, result in runs.items() if run in paper.STREAMS}
-    others = {run: result for run, result in runs.items() if run not in paper.STREAMS}
+    others = {
+        run: result
+        for run, result in runs.items()
+        if run not in paper.STREAMS or not result.records.keys() <= set(paper.METHODS)
+    }
     tables = [_table1(printed, style)] * bool(printed) + [_table(others, style)] * bool(others)
+    if len(tables) == 2 and style in ("json", "csv"):
+        logging.getLogger("dpmcl").warning(
+            f"{style} holds one table, the paper's; `dpmcl table` has that of other streams and "
+            "methods."
+        )
+        tables.pop()
     return "\n".join(tables), lambda: trajectories.trajectories(runs)
 
 
