@@ -441,6 +441,24 @@ def test_wrong_rows_are_refused_and_the_learner_stays_as_it_was(name):
     assert (learner.predict_proba(CLOUDS) == before).all()
 
 
+class Learning(TensorDataset):
+    """Rows whose reading calls learn, as another thread would."""
+
+    def __getitem__(self, row):
+        if row == 0:
+            self.learner.learn(CLOUDS, NAMES)
+        return super().__getitem__(row)
+
+
+def test_no_chunk_is_lost_that_another_call_learns_meanwhile():
+    learner = make_learner(updates=1)
+    rows = Learning(torch.tensor(CLOUDS), torch.arange(60) // 20)
+    rows.learner = learner
+    refused(lambda: learner.learn(rows), "would be lost", error=SpecError)
+    assert learner._known.chunks == 1
+    assert learner.classes_.tolist() == ["a", "b", "c"]
+
+
 def test_wrong_arguments_are_refused():
     made, rows, over = make_learner, (CLOUDS, NAMES), {"name": "cosine", "over": "run"}
     for use, part in (

@@ -304,8 +304,8 @@ class Learner:
 
         Raises:
             DataError: The rows cannot be used, or differ in form from those learned before.
-            SpecError: The method cannot be used with a learner, or validation rows are missing or
-                not needed.
+            SpecError: The method cannot be used with a learner, validation rows are missing or not
+                needed, or another thread has learned a chunk meanwhile.
             ModelError: The network cannot be used.
             DivergenceError: Parameters are no longer finite.
         """
@@ -320,6 +320,11 @@ class Learner:
             chunk["validation"] = validating
         with computing():
             known = with_group(learn_chunk(config, before, form, chunk), held_out)
+        if self._known is not before:
+            raise SpecError(
+                "Another call has changed the learner meanwhile, and its chunk would be lost; call "
+                "learn and undo one after another, in threads with a lock."
+            )
         self._known, self._previous = known, (before,)
         self._warn_if_clipped(known, examples.x)
         if before is not None:
