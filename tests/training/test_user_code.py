@@ -16,6 +16,7 @@ from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
 from dpmcl.methods.er import ER
 from dpmcl.methods.naive import Naive
+from dpmcl.testing import check_method
 from dpmcl.training.user_code import batching_advice
 
 
@@ -111,6 +112,24 @@ def test_draws_from_a_global_generator_are_told(engine, log_lines):
     assert log_lines == []
     tiny_run(Draws(updates=2, batch=4), engine=engine(), tasks=2)
     assert ["draws from a global random generator" in line for line in log_lines] == [True]
+
+
+class Uncounted(Naive):
+    """Takes its gradients from PyTorch."""
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            grads = torch.func.grad(model.cost)(state.theta, batches["new"], key[0])
+            return self.descend(state, grads)
+
+        return [replace(phase, update=update) for phase in super().phases(model, task)]
+
+
+def test_gradients_that_are_not_counted_are_told(log_lines):
+    tiny_run(Uncounted(updates=2, batch=4), tasks=2)
+    assert ["through dpmcl.gradient" in line for line in log_lines] == [True]
+    with pytest.raises(AssertionError, match=r"its gradients are counted"):
+        check_method(Uncounted(updates=2, batch=4))
 
 
 SHARED = torch.zeros(2)

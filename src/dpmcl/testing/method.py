@@ -28,7 +28,7 @@ def check_method(method: Method) -> None:
 
     On three tasks of two classes: an update is a pure function that keeps the shapes of its state;
     the same seed gives the same bits; replicas trained one after another and all at once give the
-    same up to rounding; evaluation changes nothing; and numbers stay finite.
+    same up to rounding; evaluation changes nothing; gradients are counted; and numbers stay finite.
 
     Args:
         method: The method, with settings that learn something in a few updates.
@@ -54,6 +54,11 @@ def check_method(method: Method) -> None:
         "method",
         all(bool(leaf.isfinite().all()) for leaf in leaves(run.replicas.theta)),
         "parameters stay finite; take smaller steps, or find what divides by 0",
+    )
+    require(
+        "method",
+        bool(run.work.gradient_evaluations or not run.work.rows_backpropagated),
+        "its gradients are counted; take them through dpmcl.gradient",
     )
     repeat = first_state(setup)
     for task in range(setup.tasks):

@@ -253,6 +253,12 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
             "replica can be run again as it was; draw by its keys (dpmcl.keys)."
         )
         setup.warn(message, once="draws")
+    if work.rows_backpropagated and not work.gradient_evaluations:
+        message = (
+            f"phase '{phase.name}' takes gradients that are not counted; take them through "
+            "dpmcl.gradient."
+        )
+        setup.warn(message, once="uncounted")
     ahead = [name for name, draw in phase.draws.items() if draw.moved == "exact"]
     work.rows_ahead = sum(feed.drawn.row[name][0, 0].numel() for name in ahead)
     offered = feed.drawn.row[phase.remember][0, 0].numel() if phase.remember else 0
