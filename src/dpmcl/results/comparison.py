@@ -35,8 +35,8 @@ _DEFAULTS = {
 CODE = "code of "
 """Beginning of the names under which an entry's settings have the hashes of the user's plugins."""
 
-_EVALUATED = ("held_out", "test_rows", "evaluate_every")
-"""Settings of [evaluation] that decide which errors are measured, and on which rows."""
+_EVALUATED = ("held_out", "test_rows")
+"""Settings of [evaluation] that decide on which rows errors are measured."""
 
 
 @dataclass(frozen=True, eq=False)
