@@ -215,7 +215,7 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
     model = _model(config, form, example, outputs)
     if not form.fixed:
         model = model.with_room(len(form.labels.names), outputs)
-    method = config.method
+    method, replicas = config.method, len(config.seeds)
     with locating_errors(f"`prepare` of '{type(method).__name__}'", batched=False):
         prepared = method.modelled(model, outputs)
     return Setup(
@@ -224,9 +224,7 @@ def setup_of(config: Config, form: Form, rows: tuple[Stream, Splits], example: T
         stream=stream,
         splits=splits,
         seeds=config.seeds,
-        engine=choose(
-            config.engine, model, example, replicas=len(config.seeds), batch=method.batch
-        ),
+        engine=choose(config.engine, model, example, replicas=replicas, batch=method.batch),
     )
 
 

@@ -24,6 +24,8 @@ from dpmcl.training.spec import Spec, nested_entry
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOG = logging.getLogger("dpmcl")
+
 
 def planned_runs(
     variants: Sequence[Variant], out: Path, budget: Budget | None = None
@@ -86,13 +88,14 @@ def table_and_figure(
         for run, result in runs.items()
         if run not in paper.STREAMS or not result.records.keys() <= set(paper.METHODS)
     }
-    tables = [_table1(printed, style)] * bool(printed) + [_table(others, style)] * bool(others)
-    if len(tables) == 2 and style in ("json", "csv"):
-        logging.getLogger("dpmcl").warning(
+    tables = [_table1(printed, style)] if printed else []
+    if printed and others and style in ("json", "csv"):
+        _LOG.warning(
             f"{style} holds one table, the paper's; `dpmcl table` has that of other streams and "
             "methods."
         )
-        tables.pop()
+    elif others:
+        tables.append(_table(others, style))
     return "\n".join(tables), lambda: trajectories.trajectories(runs)
 
 

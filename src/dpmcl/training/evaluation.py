@@ -173,9 +173,11 @@ class Score(Observer):
             raise SpecError(
                 "evaluation.confusion counts classes, and a regression has none; leave it out."
             )
-        rows = self._rows(setup, "test").offset[:, -1]
-        if self._predicts and int(rows.min()) < int(rows.max()):
-            raise unequal_rows(int(rows.min()), int(rows.max()))
+        if self._predicts:
+            rows = self._rows(setup, "test").offset[:, -1]
+            fewest, most = int(rows.min()), int(rows.max())
+            if fewest < most:
+                raise unequal_rows(fewest, most)
 
     def begin(self, setup: Setup, run: RunState) -> RunState:
         if all(_PREFIX + split in run.values for split in self._splits):
