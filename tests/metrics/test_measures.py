@@ -56,8 +56,11 @@ def test_a_confusion_matrix_counts_the_final_predictions(tmp_path):
     diverged = replace(result.records["naive"], diverged={1: Divergence(2, 0, 17)})
     figure = replace(result, records={"naive": diverged}).plot(what="confusion")
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), counts[0] / 6)
-    with pytest.raises(DpmclError, match="needs predictions of classes"):
+    with pytest.raises(DpmclError, match="needs predictions, and this run has kept none"):
         run(["naive"]).plot(what="confusion")
+    numbers = replace(result, stream=replace(result.stream, kind="regression"))
+    with pytest.raises(DpmclError, match="counts classes, and a regression has none"):
+        numbers.plot(what="confusion")
     with pytest.raises(SpecError, match="confusion counts classes, and a regression has none"):
         dpmcl.run("sine", methods=["er"], tasks=2, settings={"evaluation.confusion": True})
 

@@ -27,8 +27,11 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         stream: Description of the stream.
 
     Raises:
-        DpmclError: No method has stored predictions of classes, or matplotlib is not installed.
+        DpmclError: The stream is a regression, no method has stored predictions, or matplotlib is
+            not installed.
     """
+    if stream.kind != "classification":
+        raise DpmclError("A confusion matrix counts classes, and a regression has none.")
     survivors = {
         name: select_seeds(record, set(record.test.seeds) - set(record.diverged))
         for name, record in records.items()
@@ -38,10 +41,10 @@ def confusions(records: Mapping[str, Record], stream: StreamInfo) -> "Figure":
         for name, record in survivors.items()
         if record.predictions is not None
     }
-    if not predictions or stream.kind != "classification":
+    if not predictions:
         raise DpmclError(
-            "A confusion matrix needs predictions of classes, and this run has kept none; run into "
-            "a new folder with --set evaluation.confusion=true."
+            "A confusion matrix needs predictions, and this run has kept none; run into a new "
+            "folder with --set evaluation.confusion=true."
         )
     figure, axes = panels(list(predictions))
     image: Any = None
