@@ -49,6 +49,8 @@ def test_several_targets_are_columns_of_the_predictions(tmp_path, command):
     x, y = {"a": CLOUDS[:, 0], "b": CLOUDS[:, 1]}, CLOUDS[:, 1:]
     learner = dpmcl.Learner(updates=5).learn(x, y)
     learner.save(tmp_path / "m")
+    status, out, _ = command("inspect", "m")
+    assert status == 0 and out.startswith(f"{learner!r}\nA report needs rows that were held out")
     write(tmp_path / "rows.csv", CLOUDS, NAMES)
     assert "'c' is new" in command("predict", "m", "rows.csv")[2]
     np.savetxt(tmp_path / "rows.csv", CLOUDS[:, :2], delimiter=",", header="a,b", comments="")

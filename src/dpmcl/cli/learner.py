@@ -120,8 +120,11 @@ def inspect(model: Model) -> None:
     from dpmcl import Learner
 
     learner = Learner.load(model)
-    typer.echo(printable(repr(learner)))
-    for line in repr(learner.report()).split("\n"):
+    try:
+        errors = repr(learner.report())
+    except SpecError as no_rows_held_out:
+        errors = str(no_rows_held_out)
+    for line in (repr(learner), *errors.split("\n")):
         typer.echo(printable(line))
 
 
