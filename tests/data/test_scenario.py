@@ -141,7 +141,6 @@ def test_domain_incremental_gives_every_task_all_rows_through_its_own_view():
         ({"scenario": "task-incremental"}, r"task 0 \('a'\) has one"),
         ({"scenario": "domain-incremental", "tasks": 2, "order": "shuffled"}, "order = 'shuffled'"),
         ({"scenario": "instance-incremental", "tasks": 3}, "class 'a' of 'made' has 2 for 3 tasks"),
-        ({"blur": 0.5, "tasks": 1}, "blur needs neighbours"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_way_out(scenario, line):

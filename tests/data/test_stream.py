@@ -1,5 +1,7 @@
 """Streams: what a batch is, and tasks in the order of the classes."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -59,6 +61,7 @@ def test_the_first_tasks_of_a_stream():
     assert stream.task.tolist() == [[0] * 8 + [1] * 8]
     assert (stream.row.shape, stream.outputs) == ((1, 16), 6)
     assert "as many rows" in complaint(own_rows_stream([[5, 10], [10, 5]]).first, 1)
+    assert "needs neighbours" in complaint(replace(stream, blur=0.3).first, 1, error=SpecError)
 
 
 def test_a_stream_moves_whole():

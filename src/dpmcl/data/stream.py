@@ -78,6 +78,9 @@ class Stream:
         background: Pool rows of the classes that are in no task, sorted by class, int64 (m,); None
             if there are none.
         notes: Lines about how the source was read (`Labelled.notes`).
+
+    Raises:
+        SpecError: Boundaries are blurred, and there is one task.
     """
 
     name: str
@@ -101,6 +104,12 @@ class Stream:
     trajectory: Tensor | None = None
     background: Tensor | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.blur and len(self.tasks) < 2:
+            raise SpecError(
+                "blur needs neighbours, got one task; leave it out, or take more tasks."
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
