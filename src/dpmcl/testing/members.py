@@ -86,15 +86,15 @@ def check_metric(metric: Callable[..., Any]) -> None:
         same &= np.array_equal(part.examples, errors.examples[replicas])
         same &= all(np.array_equal(predicted[n], v[replicas]) for n, v in predictions.items())
         require("metric", same, "it changes nothing that it is given; copy before you write")
+        require(
+            "metric",
+            values.shape == (len(part.seeds),) and bool(np.isfinite(values).all()),
+            "it returns one finite number for each replica, also of one; NaN is for values that "
+            "are not defined, and these errors are complete",
+        )
         return values
 
     together = measure(slice(None))
-    require(
-        "metric",
-        together.shape == (3,) and bool(np.isfinite(together).all()),
-        "it returns one finite number for each replica; NaN is for values that are not defined, "
-        "and these errors are complete",
-    )
     alone = np.concatenate([measure(slice(i, i + 1)) for i in range(3)])
     require(
         "metric",
