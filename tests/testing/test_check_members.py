@@ -50,6 +50,8 @@ PROMISES: dict[str, tuple[Callable[[Stream], Any], str]] = {
     ),
     "no stream": (lambda s: s.x, "`build` returns a Stream"),
     "infinite": (lambda s: replace(s, x=s.x / 0), "finite"),
+    "int32": (lambda s: replace(s, y=s.y.int()), "labels are numbers of its classes, int64"),
+    "column": (lambda s: replace(s, y=s.y[:, None]), "labels are numbers of its classes, int64"),
 }
 
 
@@ -89,6 +91,7 @@ def changing(errors):
         (changing, "changes nothing"),
         (lambda errors: errors.after[:, -1].mean(1) * np.nan, "finite"),
         (lambda errors: errors.after.mean(), "one finite number"),
+        (lambda errors: errors.after[:, -1].mean(1).squeeze(), "one finite number"),
         (lambda errors: errors.before[:, 0] - errors.before[:, 0].mean(), "other replicas"),
     ],
 )

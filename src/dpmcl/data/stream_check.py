@@ -48,11 +48,14 @@ def broken_promise(
     if not all(bool(rows.isfinite().all()) for rows in blocks):
         return "inputs and targets are finite"
     if stream.kind == "classification" and not (
-        not stream.y.is_floating_point()
+        (stream.y.dtype, stream.y.dim()) == (torch.int64, 1)
         and bool(((stream.y >= 0) & (stream.y < stream.outputs)).all())
         and stream.outputs == len(stream.classes)
     ):
-        return "labels are numbers of its classes, 0 to outputs - 1, and each class has a name"
+        return (
+            "labels are numbers of its classes, int64 (rows,), from 0 to outputs - 1, and each "
+            "class has a name"
+        )
     if broken := _broken_trajectory(stream):
         return broken
     if stream.kind == "regression" and tuple(stream.y.shape[1:]) != (stream.outputs,):
