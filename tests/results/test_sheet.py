@@ -74,6 +74,12 @@ def test_images_are_drawn_a_strip_a_task(tasks):
     assert strips[0].images[0].get_array().shape == (8, 12 * 9 - 1)
 
 
+@pytest.mark.parametrize(("shape", "strips"), [((1, 1, 5), 2), ((2, 3, 3), 0)])
+def test_rows_of_pixels_are_images_and_two_channels_are_not(shape, strips):
+    stream = Stream.from_arrays(np.ones((4, *shape)), [0, 0, 1, 1])
+    assert sum(bool(ax.images) for ax in sheet.draw(stream).axes) == strips
+
+
 def test_curves_are_drawn_one_a_task():
     (ax,) = sheet.draw(Sine(tasks=4, rows=5).build([0])).axes
     assert [len(line.get_ydata()) for line in ax.lines] == [100] * 4

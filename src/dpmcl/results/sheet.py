@@ -56,8 +56,9 @@ def describe(stream: Stream, splits: Splits) -> str:
 def draw(stream: Stream) -> "Figure":
     """Return a figure with samples of each task.
 
-    It shows a strip of images for each task. If targets are curves, it shows one target of each
-    task. Otherwise it shows the mean of each input in each task, as the network receives it.
+    It shows a strip of images for each task if they are grey or RGB. If targets are curves, it
+    shows one target of each task. Otherwise it shows the mean of each input in each task, as the
+    network receives it.
 
     Args:
         stream: The stream.
@@ -65,7 +66,8 @@ def draw(stream: Stream) -> "Figure":
     Raises:
         DpmclError: matplotlib is not installed.
     """
-    return _images(stream) if stream.x.dim() == 4 else _lines(stream)
+    is_picture = stream.x.dim() == 4 and stream.x.shape[1] in (1, 3)
+    return _images(stream) if is_picture else _lines(stream)
 
 
 def _rows(stream: Stream, task: int) -> Tensor:
@@ -95,7 +97,7 @@ def _images(stream: Stream) -> "Figure":
         cells = [part for image in x for part in (image, blank)]
         strip = np.concatenate(cells[:-1], 2).transpose(1, 2, 0)
         ax = grid[task % strips, task // strips]
-        ax.imshow(strip.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        ax.imshow(strip, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         title = f"{task}: {shortened(stream.tasks[task], max(18, _TITLE // columns))}"
         ax.set_title(title, fontsize=6, pad=2, loc="left", **PLAIN)
     title = f"{shortened(stream.name, 60)}: the first {shown} rows of each task"
