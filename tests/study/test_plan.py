@@ -72,6 +72,8 @@ def test_what_is_no_axis_is_refused(axes: dict, message: str) -> None:
         variants(TABLE, axes)
     with pytest.raises(SpecError, match=r"varies nothing, .*vary methods\.slow\.lr"):
         variants({**TABLE, "methods": {"slow": SLOW}}, {"training.lr": [1, 2]})
+    with pytest.raises(SpecError, match="at least one method"):
+        variants({**TABLE, "methods": []}, {"training.lr": [1, 2]})
 
 
 def test_bad_texts_are_refused() -> None:

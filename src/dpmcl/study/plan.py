@@ -52,14 +52,16 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
         axes: The settings to vary, and their values.
 
     Raises:
-        SpecError: An axis is not a setting that can vary, has no values or one twice, or varies no
-            method.
+        SpecError: There is no method; or an axis is not a setting that can vary, has no values or
+            one twice, or varies no method.
 
     >>> varied = variants({"stream": "digits", "methods": ["er"]}, {"training.lr": [0.1, 1.0]})
     >>> [variant.name for variant in varied]
     ['lr=0.1', 'lr=1']
     """
     base = spec.normalised(table)
+    if not base["methods"]:
+        raise SpecError("A study needs at least one method; `dpmcl list` shows all.")
     for key, values in axes.items():
         check_axis(key, values)
     owners = {key: owner_of(key) for key in axes}
@@ -67,7 +69,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
         if owner is not None and owner not in base["methods"]:
             raise SpecError(
                 f"'{key}' varies '{owner}', which is not among the methods of this study: "
-                f"{', '.join(base['methods']) or 'none'}; add it, or leave the axis out."
+                f"{', '.join(base['methods'])}; add it, or leave the axis out."
             )
     keys_by_method = {
         method: [
@@ -82,7 +84,7 @@ def variants(table: Mapping[str, Any], axes: Axes) -> list[Variant]:
         ]
         for method, settings in base["methods"].items()
     }
-    for key in axes if keys_by_method else ():
+    for key in axes:
         if not any(key in keys for keys in keys_by_method.values()):
             raise SpecError(
                 f"'{key}' varies nothing, since every method has that setting of its own; vary "
