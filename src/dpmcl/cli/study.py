@@ -196,7 +196,7 @@ def run_study(
         if options.fresh:
             runs = [replace(planned, folder=None) for planned in runs]
         jobs = [job for job in forecast(runs) if selected is None or next(selected)]
-        processes = min(processes_of(runs[0].spec), len(jobs))
+        processes = min(processes_of(runs[0].spec), len(jobs) or 1)
         typer.echo("\n".join(map(printable, forecast_lines(jobs, processes))))
         return
     with runner(options, "the same command") as run:
