@@ -129,6 +129,8 @@ def test_several_runs_are_one_figure_of_any_kind(tmp_path) -> None:
         Result({}, stream, records).plot(what="terms")
     with pytest.raises(SpecError, match="A figure shows one stream"):
         SideBySide({**RUNS, "c": result(0.1, "other", er=record(0.1))}).of_one_stream()
+    with pytest.raises(DpmclError, match="no results to draw yet"):
+        SideBySide({"c": result(0.1), "d": result(0.2)}).of_one_stream()
 
 
 def test_tasks_in_another_order_are_numbered_in_a_figure() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpmcl.exceptions import SpecError
+from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.results import comparison
 from dpmcl.results.record import Record
 from dpmcl.results.statistics import compare
@@ -60,7 +60,10 @@ class SideBySide:
 
         Raises:
             SpecError: The runs have several streams.
+            DpmclError: They have no results.
         """
+        if not self.entries:
+            raise DpmclError("There are no results to draw yet; `dpmcl run` makes some.")
         names = dict.fromkeys(entry.stream.name for entry in self.entries)
         if len(names) > 1:
             raise SpecError(
