@@ -1,12 +1,15 @@
 """The same method several times in one study, under names of the user's own."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dpmcl
 from conftest import TINY_SPEC
-from dpmcl.exceptions import FolderError
+from dpmcl.exceptions import FolderError, SpecError
+from dpmcl.results.store import EMPTY
+from dpmcl.study.identity import united_spec
 from dpmcl.training.spec import Spec
 
 METHODS = {"er": {}, "er_slow": {"method": "er", "lr": 1e-4}}
@@ -25,6 +28,8 @@ def test_both_are_trained_stored_and_extended(tmp_path: Path) -> None:
     assert Spec.parse(dpmcl.load(tmp_path).spec).renamed == {"er_slow": "er"}
     extended = dpmcl.run(tmp_path, methods=["er_slow"], replicas=3)
     assert [row["replicas"] for row in extended.rows()] == [2, 3]
+    with pytest.raises(SpecError, match=r"'my:Er' has that of 'my\.Er'"):
+        united_spec(replace(EMPTY, spec={"methods": {"my:Er": {}}}), {"methods": {"my.Er": {}}})
     with pytest.raises(FolderError, match=r"methods\.er_slow"):
         changed = {"methods": {"er": {}, "er_slow": {"method": "naive", "lr": 1e-4}}}
         dpmcl.run({**TABLE, **changed}, out=tmp_path)

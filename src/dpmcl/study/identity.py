@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dpmcl import plugins
-from dpmcl.exceptions import DpmclError, FolderError
+from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.networks.python import Python
 from dpmcl.results import store
 from dpmcl.results.store import Stored, StreamInfo
@@ -147,12 +147,20 @@ def united_spec(before: Stored, new: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         before: Content of the folder.
         new: The table of the added spec.
+
+    Raises:
+        SpecError: Two methods would have their files in one folder.
     """
-    if not before.spec:
-        return dict(new)
+    methods = {**before.spec.get("methods", {}), **new["methods"]}
+    for name in methods:
+        if ":" in name and name.replace(":", ".") in methods:
+            raise SpecError(
+                f"Each method has a folder of its own, and '{name}' has that of "
+                f"'{name.replace(':', '.')}'; choose another name for the latter."
+            )
     seeds = {s for record in before.records.values() for s in record.test.seeds}
     seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))
-    out = {**new, "methods": {**before.spec["methods"], **new["methods"]}}
+    out = {**new, "methods": methods}
     if max(seeds) - min(seeds) + 1 == len(seeds):
         out.update(seed=min(seeds), replicas=len(seeds))
     return out
