@@ -63,7 +63,8 @@ class Search:
 
     Attributes:
         space: Settings to search, the same for every method.
-        trials: Number of trials of each method; None for all combinations of a space of lists.
+        trials: Number of trials of each method; a space of lists has no more than all combinations,
+            which None takes.
         tasks: Number of tasks of a trial, the stream's first ones.
         replicas: Number of seeds of a trial.
     """
@@ -86,8 +87,11 @@ class Search:
     @property
     def count(self) -> int:
         """Number of trials of each method."""
-        combinations = math.prod(len(v) for v in self.space.values() if not isinstance(v, Range))
-        return self.trials or combinations
+        lists = [values for values in self.space.values() if not isinstance(values, Range)]
+        if self.trials is not None and len(lists) < len(self.space):
+            return self.trials
+        combinations = math.prod(map(len, lists))
+        return min(self.trials or combinations, combinations)
 
 
 def dimension(text: str) -> tuple[str, Sequence[Any] | Range]:
