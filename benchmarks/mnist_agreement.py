@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/agreement"))
-    parser.add_argument("--only", help="run one case, such as er-0.01")
+    parser.add_argument("--only", choices=[f"{method}-{lr:g}" for method, lr in PLAIN])
     arguments = parser.parse_args()
 
     worst = 0.0
