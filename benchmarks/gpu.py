@@ -30,7 +30,8 @@ import torch
 import dpmcl
 from benchmarks import __main__ as bench
 from benchmarks import engines, growth, measure, plain, problems, report
-from dpmcl import Stream, plugins
+from benchmarks.gpu_check import digits
+from dpmcl import plugins
 from dpmcl.engine.batched import Batched
 
 FORMS = tuple(product(("native", "patches"), (None, "tf32", "bf16")))
@@ -46,15 +47,6 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name in ("anml", "cml", "oml"):
         yield f"{name} order 2", name, NESTED
     yield "dpmcl exact", "dpmcl", {"third_term": "exact", "zeta": 2}
-
-
-def digits() -> Stream:
-    """Return images of 8x8 bytes, ten classes of 30, in clouds around random means."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(10).repeat_interleave(30)
-    means = torch.randint(0, 200, (10, 1, 8, 8), generator=generator)
-    noise = torch.randint(0, 56, (len(y), 1, 8, 8), generator=generator)
-    return Stream.from_arrays((means[y] + noise).to(torch.uint8), y, name="digits", tasks=2)
 
 
 def agreement(device: str, quick: bool) -> dict[str, float]:
