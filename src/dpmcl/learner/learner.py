@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, overload
@@ -460,7 +460,8 @@ class Learner:
         before = math.nan
         if self._known is not None:
             warn_if_reordered(x, y)
-            x = as_table(x)  # a file is read once for both steps
+            x = as_table(x)  # a file, or an iterator of labels, is read once for both steps
+            y = list(y) if isinstance(y, Iterator) else y
             before = self.evaluate(x, y)
         self.learn(x, y)
         return before
