@@ -15,7 +15,7 @@ from dpmcl.results.confusion import confusions
 from dpmcl.results.store import Stored
 from dpmcl.study import identity
 from dpmcl.theory.readings import Readings
-from dpmcl.training.spec import Spec, normalised
+from dpmcl.training.spec import Spec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,8 +200,7 @@ def caption(spec: Mapping[str, Any]) -> str:
 
 def _trains_on_validation(spec: Mapping[str, Any], name: str) -> bool:
     try:
-        methods = normalised(spec)["methods"]
-        parsed = Spec.parse({**spec, "methods": {name: methods[name]}})
+        parsed = Spec.parse({**spec, "methods": {name: spec["methods"][name]}})
     except (DpmclError, KeyError):  # the spec names a plugin that is no longer installed
         return False
     return bool(parsed.methods[name].trains_on_validation)

@@ -126,11 +126,11 @@ def against_axes(variants: Sequence[Variant], runs: Mapping[str, Stored]) -> "Fi
         DpmclError: Nothing was varied, or there are no results.
     """
     axes = dict.fromkeys(key for variant in variants for key in variant.point)
-    panels = []
-    for axis in axes:
-        lines = _points(axis, variants, runs)
-        if lines:
-            panels += [(measure, axis, points) for measure, points in lines.items()]
+    panels = [
+        (measure, axis, points)
+        for axis in axes
+        for measure, points in _points(axis, variants, runs).items()
+    ]
     if not panels:
         raise DpmclError("Nothing was varied and run yet, so there is nothing to draw.")
     return axis_figure.draw(panels)
