@@ -44,7 +44,8 @@ def main() -> None:
     for stream in STREAMS:
         for case in CASES:
             done = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {}
-            key = f"{stream}: {case}"
+            size = f"{arguments.replicas} replicas, {arguments.updates} updates"
+            key = f"{stream}: {case}; {size}"
             if key not in done:
                 done[key] = measure(stream, case, arguments.replicas, arguments.updates)
                 arguments.out.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
