@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from conftest import TINY_SPEC, invoke, random_record
-from dpmcl.exceptions import DpmclError, SpecError
+from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.metrics.cme import cme
 from dpmcl.results import paper, store
 from dpmcl.results.store import Stored, StreamInfo
@@ -77,6 +77,8 @@ def test_a_dry_run_lists_the_jobs_and_begins_none(mine, whole, tmp_path):
     done = study(mine, "--out", whole, "--dry-run").strip().split("\n")
     shard = study(mine, "--out", whole, "--fresh", "--shard", "6/6", "--dry-run").split("\n")
     assert shard[0].startswith("zeta=2,lr=0.1: ") and shard[1].startswith("1 of 1 jobs are missing")
+    with pytest.raises(FolderError, match="holds a run with training"):
+        study(mine, "--out", whole, "--set", "training.updates=9", "--dry-run")
     assert study(mine, "--shard", "7/7", "--dry-run").startswith("0 of 0 jobs are missing")
     assert done[0].endswith(": done") and done[-1].startswith("0 of 6 jobs are missing")
 

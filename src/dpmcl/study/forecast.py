@@ -42,6 +42,9 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
 
     Args:
         runs: The runs.
+
+    Raises:
+        FolderError: A folder holds a run of another spec.
     """
     built: dict[str, Trainer] = {}
     groups: dict[str, list[tuple[int, ...]]] = {}
@@ -53,8 +56,10 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         if key not in built:
             built[key] = Trainer(spec, read_stream(spec, spec.seeds[:1]))
         trainer = Trainer(spec, built[key].stream, like=built[key])
-        records = {} if planned.folder is None else identity.read_folder(planned.folder).records
-        done = {name: {*record.test.seeds} for name, record in records.items()}
+        done: dict[str, set[int]] = {}
+        if planned.folder is not None:
+            records = identity.same_run(planned.folder, spec).records
+            done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
             kind = repr((key, type(method), _cost_settings(method.to_table())))
             if kind not in groups:

@@ -69,6 +69,25 @@ def read_folder(folder: Path) -> Stored:
     return store.load(folder) if store.is_run(folder) else store.EMPTY
 
 
+def same_run(folder: Path, spec: Spec) -> Stored:
+    """Read the content of a folder to which a run would add results.
+
+    Args:
+        folder: A run folder, or one that does not hold a run yet.
+        spec: Spec of the run.
+
+    Returns:
+        The content; `store.EMPTY` if the folder holds no run.
+
+    Raises:
+        FolderError: A file is damaged, or the folder holds a run of another spec.
+    """
+    before = read_folder(folder)
+    if before.spec:
+        refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
+    return before
+
+
 def _begun_methods(folder: Path, before: Stored) -> set[str]:
     """Return the methods that have results or a checkpoint in a run folder."""
     checkpoints = folder / "checkpoints"

@@ -358,10 +358,7 @@ def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Stored:
         return store.EMPTY
     sweep(folder)
     previous_results.complete_move(folder)
-    before = store.EMPTY if fresh else identity.read_folder(folder)
-    if before.spec:
-        identity.refuse_difference(folder, before.spec, spec.to_table(), spec.stream.places)
-    return before
+    return store.EMPTY if fresh else identity.same_run(folder, spec)
 
 
 def _warn_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) -> None:
