@@ -16,7 +16,6 @@ import dpmcl
 from conftest import complaint
 from dpmcl.exceptions import DpmclError
 from dpmcl.methods.er import ER
-from dpmcl.streams.lorenz import Lorenz
 from dpmcl.streams.sine import Sine
 from dpmcl.study.api import Request
 from dpmcl.study.result import Result
@@ -73,13 +72,6 @@ def test_a_stream_s_settings_are_a_source(kind, name):
     by_name = run({"stream": {"name": name, "tasks": 2, "rows": 20}})
     assert by_settings.spec["stream"] == by_name.spec["stream"]
     np.testing.assert_array_equal(by_settings.errors["er"].values, by_name.errors["er"].values)
-
-
-def test_settings_that_a_spec_cannot_write_are_refused():
-    line = message_of(run, Lorenz(tasks=None))
-    assert line.startswith(
-        "A spec must be able to write all settings of a stream; of Lorenz(tasks=N"
-    )
 
 
 def test_a_part_of_a_run_folder_is_not_data(here):

@@ -88,6 +88,24 @@ def test_presets_hold_what_differs_from_the_defaults(name):
                 assert Spec.parse(less).to_table() != complete, key
 
 
+def test_a_setting_that_is_none_is_read_back_as_none():
+    methods = {
+        "la_maml": {"clip": None},
+        "er": {"passes": None, "cost": None},
+        "ewc": {"fisher_rows": "none"},
+    }
+    table = {
+        "stream": {"name": "lorenz", "tasks": None},
+        "training": {"passes": 2, "cost": "huber"},
+    }
+    spec = Spec.parse({**table, "methods": methods})
+    again = Spec.parse(spec.to_table())
+    assert (again.stream, again.methods) == (spec.stream, spec.methods)
+    got = again.methods
+    assert (got["la_maml"].clip, got["er"].passes, got["er"].cost) == (None, None, None)
+    assert (got["ewc"].fisher_rows, got["ewc"].passes, again.stream.tasks) == (None, 2, None)
+
+
 @pytest.mark.parametrize(("own", "kappa"), [({}, 17), ({"updates": 9}, 9), ({"kappa": 4}, 4)])
 def test_kappa_is_updates_where_it_is_not_given(own, kappa):
     table = {"stream": "digits", "training": {"updates": 17}, "methods": {"dpmcl": own}}

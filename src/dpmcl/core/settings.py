@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Self, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_type_hints
 
 import annotated_types as at
 import pydantic
@@ -34,7 +34,8 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
 
     Raises SpecError if the class replaces a default in a way that `dataclass` does not see.
     """
-    for field in dataclasses.fields(cls):
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for field in fields.values():
         value = inspect.getattr_static(cls, field.name, dataclasses.MISSING)
         if value is not field.default and not inspect.ismemberdescriptor(value):  # of slots
             raise SpecError(
@@ -47,6 +48,9 @@ def _checks(cls: Any) -> dict[str, pydantic.TypeAdapter[Any]]:
     out: dict[str, pydantic.TypeAdapter[Any]] = {}
     for name in cls.names():
         hint = hints[name]
+        kinds = get_args(hint)
+        if type(None) in kinds and (fields[name].default is not None or str not in kinds):
+            hint = Annotated[hint, pydantic.BeforeValidator(lambda v: None if v == "none" else v)]
         if dataclasses.is_dataclass(hint):  # it has checked itself
             out[name] = pydantic.TypeAdapter(pydantic.InstanceOf[hint])  # type: ignore[misc, valid-type]
         else:
@@ -151,6 +155,15 @@ class Settings:
             raise SpecError(f"{where} {error}") from None
 
     def to_table(self) -> dict[str, Any]:
-        """Return the settings as a table; those that are None are left out, as TOML has no None."""
-        pairs = ((name, getattr(self, name)) for name in self.names())
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in pairs if v is not None}
+        """Return the settings as a table that `from_table` reads.
+
+        TOML has no None, so a setting that is None is left out, or is "none" if that is not its
+        default.
+        """
+        out: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.init and (value is not None or field.default is not None):
+                value = "none" if value is None else value
+                out[field.name] = list(value) if isinstance(value, tuple) else value
+        return out

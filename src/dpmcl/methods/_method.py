@@ -206,6 +206,8 @@ class Method(Settings, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.cost == "none":  # as `to_table` writes None
+            object.__setattr__(self, "cost", None)
         if self.stores not in get_args(Stores):
             hint = f"There are: {', '.join(get_args(Stores))}."
             raise unknown("time to store rows, stores =", self.stores, get_args(Stores), hint)

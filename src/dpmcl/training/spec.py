@@ -13,7 +13,8 @@
     method = "er"
     lr = 1e-3
 
-`methods = ["naive", "er"]` is short for empty tables.
+`methods = ["naive", "er"]` is short for empty tables. "none" stands for None where a setting may be
+None, as in `fisher_rows = "none"`.
 
 --set changes entries, and so does `settings` in Python. If a change names another stream, network,
 optimiser or discount, the new one starts from its defaults: the spec's settings of the old one are
@@ -188,17 +189,12 @@ class Spec(Settings):
     def to_table(self) -> Table:
         """Return all settings, defaults included, as a table that `parse` reads."""
         training = _Defaults(**self.training).to_table()
-        methods = {
-            name: {
-                **({"method": self.renamed[name]} if name in self.renamed else {}),
-                **{
-                    key: value
-                    for key, value in method.to_table().items()
-                    if key not in training or value != training[key]
-                },
-            }
-            for name, method in self.methods.items()
-        }
+        methods = {}
+        for name, method in self.methods.items():
+            table = {**dict.fromkeys(training, "none"), **method.to_table()}
+            own = {k: v for k, v in table.items() if k not in training or v != training[k]}
+            plugin = {"method": self.renamed[name]} if name in self.renamed else {}
+            methods[name] = {**plugin, **own}
         return {
             **{
                 key: value for key, value in super().to_table().items() if key in _top_level_names()
