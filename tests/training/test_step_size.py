@@ -49,6 +49,11 @@ def test_equation_4_divides_by_the_squared_norm_of_all_parameters(drift):
     assert moved(*rule(drift), twice) == pytest.approx((1 - drift) / 10.0, rel=1e-8)
 
 
+def test_a_part_that_is_frozen_as_a_whole_takes_no_step():
+    rule = optim.build("theorem", lr=0.1)
+    assert rule.step({}, {}, rule.init({})) == ({}, {})
+
+
 def test_the_theorems_own_update_is_a_share_of_polyaks_step():
     optimiser, state = rule(0.2, form="V_theta")
     cost = torch.tensor(0.7, dtype=torch.float64)

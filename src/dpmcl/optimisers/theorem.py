@@ -63,6 +63,8 @@ class Theorem(Optimiser):
     def step(
         self, theta: Any, grads: Any, state: Any, cost: Tensor | None = None
     ) -> tuple[Any, Any]:
+        if not leaves(theta):  # of a part whose parameters are all frozen
+            return theta, state
         square = sum(grad.square().sum() for grad in leaves(grads))
         alpha = self.alpha(square, leaves(state)[0])
         if self.form == "V_theta":
