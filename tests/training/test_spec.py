@@ -121,6 +121,7 @@ def test_kappa_is_updates_where_it_is_not_given(own, kappa):
         ("stream.root=~/a b/c=d", {"stream": {"root": "~/a b/c=d"}}),
         (r'stream.root=C:\"data"', {"stream": {"root": r'C:\"data"'}}),
         ('methods."pkg.mod:Name".zeta=2', {"methods": {"pkg.mod:Name": {"zeta": 2}}}),
+        ('methods."lr=1".lr = 1.0', {"methods": {"lr=1": {"lr": 1.0}}}),
     ],
 )
 def test_an_assignment_is_a_toml_key_and_a_value_or_a_plain_string(text, change):

@@ -322,11 +322,11 @@ def parse_assignment(text: str) -> Table:
     Raises:
         SpecError: The text is not an assignment.
     """
-    path, _, value = (part.strip() for part in text.partition("="))
     try:
         try:
-            table = tomllib.loads(f"{path} = {value}") if "=" in text else {}
+            table = tomllib.loads(text) if "=" in text else {}
         except tomllib.TOMLDecodeError:
+            path, _, value = (part.strip() for part in text.partition("="))
             quoted = value.replace("\\", "\\\\").replace('"', '\\"')
             table = tomllib.loads(f'{path} = "{quoted}"')
     except _TOML_ERRORS:
