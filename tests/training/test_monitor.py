@@ -70,6 +70,7 @@ def test_readings_come_first_last_and_at_the_interval():
     assert readings_due(0, phase, 100) == [0, 11]
     assert readings_due(1, phase, 100) == [11]
     assert readings_due(0, phase, 1) == list(range(12))
+    assert readings_due(0, Phase("p", 0, {}, lambda *_: None), 5) == []
     places = trained(monitor=settings_of()).readings.positions
     assert places == tuple((t, 0, u) for t in range(TASKS) for u in (0, 5, 10, 11))
 

@@ -81,7 +81,8 @@ def readings_due(number: int, phase: Phase, interval: int) -> list[int]:
         phase: The phase.
         interval: Updates between readings.
     """
-    return sorted({*range(interval if number else 0, phase.updates, interval), phase.updates - 1})
+    regular = range(interval if number else 0, phase.updates, interval)
+    return sorted({*regular, *range(phase.updates)[-1:]})
 
 
 class Monitor(Observer):
