@@ -105,12 +105,12 @@ class DPMCL(Method):
 
     def _generalise(self, model: Model, state: State, b_N: Batch, key: Tensor) -> State:
         """Return the state after step 1: one step of theta_1, theta_2 on J_N."""
-        grads, J_N = gradient(self._times_eta(model.cost))(state.theta, b_N, key)
-        return self.descend(state, grads, J_N)
+        J = gradient(lambda theta: self._times_eta(model.cost(theta, b_N, key)))
+        return self.descend(state, *J(state.theta))
 
-    def _times_eta(self, cost: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _times_eta(self, cost: Tensor) -> Tensor:
         """Return eta times a cost; the cost itself if eta is 1."""
-        return cost if self.eta == 1 else lambda *args: self.eta * cost(*args)
+        return cost if self.eta == 1 else self.eta * cost
 
     def _guarded(self, third: Tensor) -> Tensor:
         """Return the third term as it enters the cost."""
@@ -129,11 +129,8 @@ class DPMCL(Method):
 
         def cost(theta_2: Parameters, features: Tensor) -> Tensor:
             costs = rows.costs(theta_2, features)
-            J = costs.J_P
-            if self.step == "joint":
-                J = J + costs.J_N
-            if self.eta != 1:
-                J = self.eta * J
+            J = costs.J_P if self.step == "alternating" else costs.J_P + costs.J_N
+            J = self._times_eta(J)
             if self.third_term == "off":
                 return J
             third = costs.J_PN - rows.J_PN(theta_B(theta_2, features), features)
