@@ -148,10 +148,11 @@ def test_numbers_of_numpy_and_pytorch_are_numbers(key, value, stored, stream):
 
 
 def test_a_setting_that_methods_have_of_their_own_is_told(log_lines):
-    table = {"stream": "digits", "methods": {"naive": {}, "er": {"lr": 0.1}}}
+    table = {"stream": "digits", "methods": {"naive": {}, "er": {"lr": 0.1}, "dpmcl": {"kappa": 9}}}
     result = run(table, methods=None, tasks=1, settings={"training.lr": 0.5})
     assert log_lines == [
-        "training.lr is set, and er keep the lr of their own; set methods.er.lr as well."
+        f"training.{key} is set, and overridden by {own}; set {own} as well."
+        for key, own in (("updates", "methods.dpmcl.kappa"), ("lr", "methods.er.lr"))
     ]
     assert result.spec["methods"]["er"] == {"lr": 0.1}
 

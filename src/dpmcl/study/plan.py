@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dpmcl import plugins
 from dpmcl.exceptions import SpecError, shown
 from dpmcl.results.comparison import setting_text
 from dpmcl.training import spec
@@ -121,6 +122,8 @@ def overrides(settings: Any, key: str) -> bool:
 def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Warn of methods whose own settings override a change of [training].
 
+    Among them are numbers of updates in place of `updates`, as a stored spec has them.
+
     Args:
         table: A spec, before the changes.
         changes: The changes, as part of a spec.
@@ -130,17 +133,26 @@ def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> N
         for part in ("training", "methods")
     )
     for key in training:
-        training_key = f"training.{key}"
-        names = [
-            name
+        kept = [
+            f"methods.{name}.{own}"
             for name, settings in table["methods"].items()
-            if overrides(settings, training_key) and not overrides(methods.get(name), training_key)
+            for own in (key, *_numbers_in_place_of(key, name, settings))
+            if overrides(settings, f"training.{own}")
+            and not overrides(methods.get(name), f"training.{own}")
         ]
-        if names:
+        if kept:
             _LOG.warning(
-                f"training.{key} is set, and {', '.join(names)} keep the {key} of their own; set "
-                f"methods.{names[0]}.{key} as well."
+                f"training.{key} is set, and overridden by {', '.join(kept)}; set {kept[0]} as "
+                "well."
             )
+
+
+def _numbers_in_place_of(key: str, name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return a method's own numbers of updates, which replace the training setting of a key."""
+    if key not in ("updates", "passes"):
+        return []
+    method = plugins.find("method", spec.method_of(name, settings))
+    return [count for count in method.counts if count != "updates"]
 
 
 def axis(text: str) -> tuple[str, list[Any]]:
