@@ -68,14 +68,17 @@ def rates(study: str, measure: str) -> None:
     _print_grid((measure,), "lr", cells)
 
 
-def paired(folder: str, against: str) -> None:
+def paired(folder: str, against: str, methods: Sequence[str] = ()) -> None:
     """Print the differences between the methods of a run and one of them, in pairs of equal seed.
 
     Args:
         folder: Folder of the run, relative to results/.
         against: Name of the method that is subtracted.
+        methods: The methods that are compared with it; all if there are none.
     """
-    _print_differences({entry.method: entry for entry in entries(folder)}, against)
+    of_run = entries(folder)
+    compared = [one for one in of_run if not methods or one.method in (against, *methods)]
+    _print_differences({entry.method: entry for entry in compared}, against)
 
 
 def ranks(*folders: str) -> None:

@@ -136,7 +136,10 @@ def warn_of_overrides(table: Mapping[str, Any], changes: Mapping[str, Any]) -> N
         kept = [
             f"methods.{name}.{own}"
             for name, settings in table["methods"].items()
-            for own in (key, *_numbers_in_place_of(key, name, settings))
+            for own in (
+                key,
+                *_numbers_in_place_of(key, name, {**settings, **methods.get(name, {})}),
+            )
             if overrides(settings, f"training.{own}")
             and not overrides(methods.get(name), f"training.{own}")
         ]
