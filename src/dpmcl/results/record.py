@@ -54,6 +54,15 @@ class Record:
         return self.errors["test"]
 
 
+def folder_name(method: str) -> str:
+    """Return the name of a method's folders in a run folder.
+
+    Args:
+        method: Name of the method in the spec.
+    """
+    return method.replace(":", ".")
+
+
 def select_seeds(record: Record, seeds: Collection[int]) -> Record:
     """Return the results of some of a record's seeds.
 

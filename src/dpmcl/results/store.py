@@ -45,7 +45,7 @@ from dpmcl.core.tree import at
 from dpmcl.data.field import Field
 from dpmcl.exceptions import DataError, FolderError, reason
 from dpmcl.results import errors_file, monitor_file, predictions_file
-from dpmcl.results.record import Divergence, Record
+from dpmcl.results.record import Divergence, Record, folder_name
 
 _BUDGET = r"^(flops|rows|bytes)=[1-9][0-9]*$"
 
@@ -360,7 +360,7 @@ def load_state(folder: Path, method: str, seed: int) -> bytes:
 
 def _seed_file(folder: Path, kind: str, method: str, seed: int) -> Path:
     """Return the path of a replica's file in "parameters" or "states"."""
-    return folder / kind / method.replace(":", ".") / f"seed-{seed}.safetensors"
+    return folder / kind / folder_name(method) / f"seed-{seed}.safetensors"
 
 
 def save_records(folder: Path, records: Mapping[str, Record]) -> None:

@@ -18,6 +18,7 @@ from dpmcl import plugins
 from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.networks.python import Python
 from dpmcl.results import store
+from dpmcl.results.record import folder_name
 from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study.source_hash import Source, file_of, source, source_of_network
 from dpmcl.training.spec import Spec
@@ -92,7 +93,7 @@ def _begun_methods(folder: Path, before: Stored) -> set[str]:
     """Return the methods that have results or a checkpoint in a run folder."""
     checkpoints = folder / "checkpoints"
     begun = {p.relative_to(checkpoints).parts[0] for p in checkpoints.rglob("*.safetensors")}
-    names = {name for name in before.spec.get("methods", {}) if name.replace(":", ".") in begun}
+    names = {name for name in before.spec.get("methods", {}) if folder_name(name) in begun}
     return names | set(before.records)
 
 
@@ -172,10 +173,11 @@ def united_spec(before: Stored, new: Mapping[str, Any]) -> dict[str, Any]:
     """
     methods = {**before.spec.get("methods", {}), **new["methods"]}
     for name in methods:
-        if ":" in name and name.replace(":", ".") in methods:
+        folder = folder_name(name)
+        if folder != name and folder in methods:
             raise SpecError(
-                f"Each method has a folder of its own, and '{name}' has that of "
-                f"'{name.replace(':', '.')}'; choose another name for the latter."
+                f"Each method has a folder of its own, and '{name}' has that of '{folder}'; choose "
+                "another name for the latter."
             )
     seeds = {s for record in before.records.values() for s in record.test.seeds}
     seeds |= set(range(new["seed"], new["seed"] + new["replicas"]))

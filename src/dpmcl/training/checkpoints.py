@@ -28,7 +28,7 @@ from dpmcl.core.settings import NonNegative
 from dpmcl.core.tree import contiguous_copies, leaves, rebuilt
 from dpmcl.exceptions import FolderError, printable, reason
 from dpmcl.methods._method import State
-from dpmcl.results.record import Divergence
+from dpmcl.results.record import Divergence, folder_name
 from dpmcl.training.state import Position, RunState
 
 _LOG = logging.getLogger("dpmcl")
@@ -170,7 +170,7 @@ def checkpoint_folder(root: Path, method: str) -> Path:
         root: The run folder.
         method: Name of the method in the spec.
     """
-    return root / "checkpoints" / method.replace(":", ".")
+    return root / "checkpoints" / folder_name(method)
 
 
 def job_folder(root: Path, method: str, seeds: Sequence[int]) -> Path:
