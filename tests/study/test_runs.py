@@ -3,6 +3,7 @@
 import json
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -208,9 +209,13 @@ def folder(small, tmp_path) -> Path:
 )
 def test_a_folder_grows_by_what_is_missing(change, trained, held, seeds, folder):
     old, before = errors(folder), contents(folder)
-    calls: set[str] = set()
-    result = dpmcl.run(SPEC, **change, out=folder, progress=lambda name, *_: calls.add(name))
-    assert calls == {method for method, _ in trained}
+    updates: dict[str, int] = {}  # by method, those of the missing seeds alone
+    result = dpmcl.run(
+        SPEC, **change, out=folder, progress=lambda name, _, total: updates.update({name: total})
+    )
+    each = {"naive": 2 * UPDATES, "er": 2 * UPDATES, "joint": 3 * UPDATES}  # joint: twice in task 2
+    counts = Counter(method for method, _ in trained)
+    assert updates == {method: each[method] * count for method, count in counts.items()}
     assert {(row[0], row[1]) for row in errors(folder)} - {(r[0], r[1]) for r in old} == trained
     assert [row for row in errors(folder) if (row[0], row[1]) not in trained] == old
     for name in before:

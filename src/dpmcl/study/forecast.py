@@ -23,8 +23,8 @@ class Forecast(NamedTuple):
 
     Attributes:
         run: Name of the job's run.
-        job: The job.
-        missing: True if the results of any of its seeds are missing.
+        job: The job, of the seeds whose results are missing if there are any.
+        missing: True if there are any.
         seconds: Time of its updates on one core, estimated from a few of them; evaluation and
             reading of data are not included.
     """
@@ -64,12 +64,14 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
             kind = repr((key, type(method), _cost_settings(method.to_table())))
             if kind not in groups:
                 groups[kind] = trainer.groups(name)
-            for seeds in groups[kind]:
-                group = kind, len(seeds)
+            missing = {*spec.seeds} - done.get(name, set())
+            for job in (Job(name, seeds) for seeds in groups[kind]):
+                left = job.among(missing) or job
+                group = kind, len(left.seeds)
                 if group not in seconds:
-                    seconds[group] = _seconds(trainer.setup(Job(name, seeds)))
-                missing = not done.get(name, set()) >= {*seeds}
-                out.append(Forecast(planned.name, Job(name, seeds), missing, seconds[group]))
+                    seconds[group] = _seconds(trainer.setup(left))
+                is_missing = left.seeds[0] in missing
+                out.append(Forecast(planned.name, left, is_missing, seconds[group]))
     return out
 
 
@@ -121,7 +123,11 @@ def forecast_lines(jobs: Sequence[Forecast], processes: int) -> list[str]:
     lines = []
     for entry in jobs:
         seeds = entry.job.seeds
-        span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+        first, last = seeds[0], seeds[-1]
+        if last - first + 1 > len(seeds) or len(seeds) == 1:
+            span = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        else:
+            span = f"seeds {first} to {last}"
         state = _duration(entry.seconds) if entry.missing else "done"
         lines.append(f"{entry.run}: {entry.job.method}, {span}: {state}")
     missing = [entry.seconds for entry in jobs if entry.missing]

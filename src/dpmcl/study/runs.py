@@ -24,7 +24,7 @@ from dpmcl.data.splits import Splits
 from dpmcl.data.stream import Stream
 from dpmcl.exceptions import SpecError
 from dpmcl.results import store
-from dpmcl.results.record import Record, merge, select_seeds
+from dpmcl.results.record import Record, merge
 from dpmcl.results.store import Stored, StreamInfo
 from dpmcl.study import identity, previous_results, protocol
 from dpmcl.study.budget import Budget
@@ -203,7 +203,7 @@ class _Run:
         for name in spec.methods:
             self.trainer.check(Job(name, spec.seeds[:1]))
         shard_jobs = [job for job in self.trainer.jobs() if shard is None or next(shard)]
-        self.jobs = [job for job in shard_jobs if self.missing[job.method] & {*job.seeds}]
+        self.jobs = [left for job in shard_jobs if (left := job.among(self.missing[job.method]))]
         if folder is not None and trained:
             identity.sources(spec)  # check again: workers will import the user's files
             self._prepare_folder(folder, trained)
@@ -279,20 +279,13 @@ class _Run:
         self.progress(name, all_done, total * replicas // len(job.seeds))
 
     def store(self, job: Job, outcome: Outcome) -> None:
-        """Store the results of a job, and remove its checkpoints.
-
-        Results of seeds that the folder held already do not change.
-        """
-        name, seeds = job.method, job.seeds
-        indices = [i for i, seed in enumerate(seeds) if seed in self.missing[name]]
-        new = tuple(seeds[i] for i in indices)
-        record = select_seeds(outcome.record, new)
-        final = outcome.state
-        theta, buffers = tree_map(lambda leaf: leaf[indices], (final.theta, final.buffers))
-        self.theta.setdefault(name, {})[new] = theta
+        """Store the results of a job, and remove its checkpoints."""
+        name, seeds, record = job.method, job.seeds, outcome.record
+        theta, buffers = outcome.state.theta, outcome.state.buffers
+        self.theta.setdefault(name, {})[seeds] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
-        states = {seeds[i]: outcome.states[i] for i in indices if outcome.states}
+        states = dict(zip(seeds, outcome.states, strict=False))  # some networks have none
         if self.folder is None:
             self.states |= {(name, seed): state for seed, state in states.items()}
             return
@@ -300,10 +293,10 @@ class _Run:
         for seed, state in states.items():
             store.save_state(self.folder, name, seed, state)
         parameters = {part: {**values, **buffers.get(part, {})} for part, values in theta.items()}
-        store.save_parameters(self.folder, name, new, parameters)
+        store.save_parameters(self.folder, name, seeds, parameters)
         entry = describe(
             name,
-            new,
+            seeds,
             device=self.trainer.device,
             engine=self.trainer.engine.name,
             resumed=outcome.resumed,

@@ -1,6 +1,6 @@
 """A job: one method of a spec for a group of seeds. All training of a study is done by jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -56,6 +56,15 @@ class Job:
 
     method: str
     seeds: tuple[int, ...]
+
+    def among(self, seeds: Container[int]) -> "Job | None":
+        """Return the job of those of its seeds that are among others, or None if none is.
+
+        Args:
+            seeds: Any seeds.
+        """
+        left = tuple(seed for seed in self.seeds if seed in seeds)
+        return Job(self.method, left) if left else None
 
 
 @dataclass(frozen=True, eq=False)
