@@ -5,7 +5,7 @@ import pyarrow
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from conftest import TINY_SPEC, Layer, refused, rows_of, same_bits
 from dpmcl import Learner, ModelError, SpecError
@@ -386,7 +386,11 @@ def test_a_data_set_of_pytorch_is_a_chunk():
     assert make_learner().learn(items).evaluate(items) < 0.1
     data = TensorDataset(torch.tensor(CLOUDS), torch.arange(60) // 20)
     learner = make_learner().learn(data)
-    assert (learner.predict_proba(data) == learner.predict_proba(CLOUDS)).all()
+    answers = learner.predict_proba(CLOUDS)
+    inputs = Subset(torch.tensor(CLOUDS), range(60))  # whose items are no pairs
+    for rows in (data, TensorDataset(torch.tensor(CLOUDS)), inputs):
+        assert (learner.predict_proba(rows) == answers).all()
+    refused(lambda: learner.predict(DataLoader(inputs)), "got a DataLoader", "its `dataset`")
     views = [(x, x, label) for x, label in items]  # the second input was taken for the target
     refused(lambda: make_learner().learn(views), "pairs (x, y)", "'list' have three parts")
     numbers = [(x, 0.5 * number) for number, (x, _) in enumerate(items)]

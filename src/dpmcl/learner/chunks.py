@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from dpmcl.core import keys
 from dpmcl.core.model import Kind
@@ -22,7 +22,7 @@ from dpmcl.data.labelled import (
 )
 from dpmcl.data.readers.datasets import (
     DatasetSettings,
-    images_of_hugging_face,
+    inputs_of_dataset,
     is_hugging_face,
     read_dataset,
 )
@@ -111,17 +111,15 @@ def read_inputs(form: Form, x: Any) -> Tensor:
 
     Args:
         form: Form of the rows.
-        x: Inputs, as for `Learner.learn`. The target column of a table, and the targets of a data
-            set, are ignored.
+        x: Inputs, as for `Learner.learn`, or a data set of inputs alone. The target column of a
+            table, and the targets of a data set, are ignored.
 
     Raises:
         DataError: The rows differ in form from those learned.
     """
     x = as_table(x)
-    if is_hugging_face(x):
-        x = images_of_hugging_face(x, "the rows")
-    elif isinstance(x, Dataset):
-        x = _read_pairs(x, form.kind).x
+    if is_hugging_face(x) or isinstance(x, Dataset | DataLoader):
+        x = inputs_of_dataset(x, "the rows")
     if form.target and isinstance(x, pa.Table) and form.target in x.column_names:
         x = x.drop_columns([form.target])
     values = form.inputs.read(x)
@@ -217,7 +215,7 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
         )
     if y is not None and not isinstance(y, str):
         y = pa.chunked_array([y]) if isinstance(y, pa.Array) else y  # to_numpy would refuse to copy
-        x = images_of_hugging_face(x, "the rows") if has_images else x
+        x = inputs_of_dataset(x, "the rows") if has_images else x
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
     if isinstance(x, Tensor | np.ndarray | pa.Table):
         raise DataError(

@@ -367,8 +367,8 @@ class Learner:
         """Predict the label of each row, or the value of a regression.
 
         Args:
-            x: Inputs, as for `learn`. The target column of a table, and the targets of a data set,
-                are ignored.
+            x: Inputs, as for `learn`, or a data set of inputs alone. The target column of a table,
+                and the targets of a data set, are ignored.
             return_std: Whether to return the standard deviation over replicas as well; for a
                 regression only.
 
@@ -402,8 +402,8 @@ class Learner:
         """Predict the probability of each class for each row.
 
         Args:
-            x: Inputs, as for `learn`. The target column of a table, and the targets of a data set,
-                are ignored.
+            x: Inputs, as for `learn`, or a data set of inputs alone. The target column of a table,
+                and the targets of a data set, are ignored.
             return_std: Whether to return the standard deviation over replicas as well. It is large
                 where the replicas disagree, that is, where the prediction is uncertain.
 

@@ -96,7 +96,8 @@ def read_dataset(
         title = name or dataset.info.dataset_name or "dataset"
         return _read_hugging_face(dataset, title, settings)
     title = name or type(dataset).__name__
-    inputs, labels, tasks = _gather(_items(dataset, rows, title, settings.fields), rows, title)
+    items = (_item_parts(item, what, settings.fields) for item, what in _items(dataset, title))
+    inputs, labels, tasks = _gather(items, rows, title)
     data = from_arrays(inputs, labels, tasks, name=title, kind=settings.kind)
     if family_of(labels) == "strings":
         return replace(data, text=True)
@@ -155,13 +156,13 @@ def _gather(
     return inputs.array, np.stack(labels) if shapes[0] else labels, tasks or None
 
 
-def _items(dataset: Any, rows: int, title: str, fields: _Fields) -> Iterator[Sequence[Any]]:
-    """Yield the inputs, label and perhaps task of each item of a data set of PyTorch."""
-    for i in range(rows):
+def _items(dataset: Any, title: str) -> Iterator[tuple[Any, str]]:
+    """Yield each item of a data set of PyTorch, and its name in errors."""
+    for i in range(len(dataset)):
         what = f"item {i} of '{title}'"
         with reading(_capitalised(what), "correct or drop it", anything=True):
             item = dataset[i]
-        yield _item_parts(item, what, fields)
+        yield item, what
 
 
 def _item_parts(item: Any, what: str, fields: _Fields) -> Sequence[Any]:
@@ -272,23 +273,31 @@ def table_of_hugging_face(dataset: Any, title: str) -> Any:
     return None if images else _with_class_names(_in_arrow(dataset, names, title)[:], classes)
 
 
-def images_of_hugging_face(dataset: Any, title: str) -> NDArray[Any]:
-    """Return the images of a Hugging Face data set, as `read_dataset` does, without its labels.
+def inputs_of_dataset(dataset: Any, title: str) -> NDArray[Any]:
+    """Return the inputs of a data set, as `read_dataset` does, without its labels.
 
     Args:
-        dataset: A Hugging Face `Dataset` with an image column.
+        dataset: A Hugging Face `Dataset` with an image column, or a map-style data set of PyTorch,
+            whose items are (x, y) or x alone.
         title: Name of the data set in errors.
 
     Raises:
-        DataError: It has several image columns, or an image cannot be read.
+        DataError: It has several image columns, or an item cannot be read.
     """
-    images = _columns(dataset)[1]
-    _check_one_image(images, title)
-    fields = {"x": images[0], "y": images[0]}
-    items = _arrow_rows(_in_arrow(dataset, images, title), fields, title)
-    mode = dataset.features[images[0]].mode
+    rows, mode = _length(dataset), None
+    if is_hugging_face(dataset):
+        images = _columns(dataset)[1]
+        _check_one_image(images, title)
+        fields = {"x": images[0], "y": images[0]}
+        items = _arrow_rows(_in_arrow(dataset, images, title), fields, title)
+        mode = dataset.features[images[0]].mode
+    else:
+        items = (
+            item if isinstance(item, tuple | list) and len(item) in (1, 2) else (item,)
+            for item, _ in _items(dataset, title)
+        )
     array: NDArray[Any]
-    array, _, _ = _gather(((image, 0) for image, _ in items), _length(dataset), title, mode)
+    array, _, _ = _gather(((item[0], 0) for item in items), rows, title, mode)
     return array
 
 
