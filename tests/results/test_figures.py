@@ -186,6 +186,8 @@ def test_errors_of_zero_are_drawn_and_an_infinite_one_is_no_warning():
         warnings.simplefilter("error")
         figure = figures.curves({"a": record, "b": record}, STREAM, figures.Look(log=True))
         (row,) = rows({"a": record}, STREAM)
+        values[0] = np.inf
+        rows({"a": record}, STREAM, ["backward_transfer", "forward_transfer"])  # inf - inf
     assert (row["cme_mean"], row["cme_se"]) == (np.inf, None)
     assert "  inf  " in render([row], "text") and '"cme_mean": null' in render([row], "json")
     assert figure.get_suptitle().startswith("toy, 3 replicas, 2 of all 6 diverged, ")

@@ -21,11 +21,10 @@ def forgetting(errors: Errors) -> np.ndarray:
     last = errors.tasks - 1
     if last == 0:
         return np.full(len(errors.seeds), np.nan)
-    with np.errstate(invalid="ignore"):  # infinite errors of a replica that diverged
-        rises = [
-            errors.after[:, last, task] - np.fmin.reduce(errors.after[:, task:last, task], axis=1)
-            for task in range(last)
-        ]
+    rises = [
+        errors.after[:, last, task] - np.fmin.reduce(errors.after[:, task:last, task], axis=1)
+        for task in range(last)
+    ]
     return np.asarray(np.stack(rises, 1).mean(1))
 
 

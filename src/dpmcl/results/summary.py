@@ -53,6 +53,7 @@ def standard_error(values: np.ndarray) -> float | None:
     return statistics.standard_error(known)
 
 
+@np.errstate(invalid="ignore")  # infinite errors of replicas that diverged
 def rows(
     records: Mapping[str, Record], stream: StreamInfo, metrics: Sequence[str] = ()
 ) -> list[Row]:
