@@ -69,6 +69,9 @@ def test_draws_are_the_same_alone_under_vmap_and_broadcast():
     ):
         assert torch.equal(together[4], alone)
     assert keys.uniform(many[:, None].expand(-1, 5, -1), (4, 3)).shape == (len(SEEDS), 5, 4, 3)
+    one = draws(key_of())[2][0]
+    assert torch.equal(keys.integers(key_of(), (), 54_000), one)
+    assert keys.uniform(many, ()).shape == keys.normal(many, ()).shape == (len(SEEDS),)
 
 
 def test_keys_and_lanes_separate_draws():

@@ -122,12 +122,11 @@ def uniform(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Shape of the numbers for one key.
+        shape: Shape of the numbers for one key; () for one number.
         lane: Number of the draw under the key.
     """
     words = bits(key, math.prod(shape), lane) >> 8
-    out: Tensor = (words.to(torch.float32) * 2.0**-24).unflatten(-1, tuple(shape))
-    return out
+    return (words.to(torch.float32) * 2.0**-24).reshape((*words.shape[:-1], *shape))
 
 
 def normal(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
@@ -135,7 +134,7 @@ def normal(key: Tensor, shape: Sequence[int], lane: int = 0) -> Tensor:
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Shape of the numbers for one key.
+        shape: Shape of the numbers for one key; () for one number.
         lane: Number of the draw under the key.
     """
     u, v = uniform(key, (2, *shape), lane).to(torch.float64).unbind(key.dim() - 1)
@@ -149,12 +148,12 @@ def integers(key: Tensor, shape: Sequence[int], high: int | Tensor, lane: int = 
 
     Args:
         key: Keys, int64 (..., 2).
-        shape: Shape of the integers for one key.
+        shape: Shape of the integers for one key; () for one integer.
         high: Bound below 2^31, or bounds that broadcast against the result; 0 gives 0.
         lane: Number of the draw under the key.
     """
-    out: Tensor = (bits(key, math.prod(shape), lane).unflatten(-1, tuple(shape)) * high) >> 32
-    return out
+    words = bits(key, math.prod(shape), lane)
+    return (words.reshape((*words.shape[:-1], *shape)) * high) >> 32
 
 
 def scores(key: Tensor, n: int, lane: int = 0) -> Tensor:
