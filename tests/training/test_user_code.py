@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from conftest import complaint, tiny_run
-from dpmcl import Phase
+from dpmcl import Draw, Phase, gradient
 from dpmcl.core.tree import tree_map
 from dpmcl.engine import Batched, Looped
 from dpmcl.exceptions import ModelError, SpecError
@@ -130,6 +130,28 @@ def test_gradients_that_are_not_counted_are_told(log_lines):
     assert ["through dpmcl.gradient" in line for line in log_lines] == [True]
     with pytest.raises(AssertionError, match=r"its gradients are counted"):
         check_method(Uncounted(updates=2, batch=4))
+
+
+class Unweighted(Naive):
+    """Takes the mean over all rows of b_P, also over those of weight 0."""
+
+    def phases(self, model, task):
+        def update(state, batches, key):
+            def cost(theta):
+                rows = batches["past"]
+                return model.losses(model.predict(theta, rows.x, key[0], w=rows.w), rows.y).mean()
+
+            return self.descend(state, *gradient(cost)(state.theta))
+
+        draws = {"past": Draw("earlier", self.batch)}
+        return [Phase("train", self.updates, draws, update)]
+
+
+def test_rows_that_are_absent_but_used_are_told(log_lines):
+    tiny_run(Unweighted(updates=2, batch=4), tasks=2)
+    assert ["uses rows of weight 0" in line for line in log_lines] == [True]
+    with pytest.raises(AssertionError, match=r"rows of weight 0, .*, change nothing"):
+        check_method(Unweighted(updates=2, batch=4))
 
 
 SHARED = torch.zeros(2)

@@ -13,6 +13,7 @@ from dpmcl.engine import Batched, Engine, Looped
 from dpmcl.exceptions import DpmclError, SpecError
 from dpmcl.methods._method import Method
 from dpmcl.testing.promise import require
+from dpmcl.training.absent_rows import uses_absent_rows
 from dpmcl.training.checks import check
 from dpmcl.training.evaluation import evaluate, evaluated_states
 from dpmcl.training.loop import after_evaluation_phases, first_state, learn_task
@@ -27,8 +28,9 @@ def check_method(method: Method) -> None:
     """Check that a method keeps the promises of every method; takes about 1 s for 20 updates.
 
     On three tasks of two classes: an update is a pure function that keeps the shapes of its state;
-    the same seed gives the same bits; replicas trained one after another and all at once give the
-    same up to rounding; evaluation changes nothing; gradients are counted; and numbers stay finite.
+    rows of weight 0 change nothing; the same seed gives the same bits; replicas trained one after
+    another and all at once give the same up to rounding; evaluation changes nothing; gradients are
+    counted; and numbers stay finite.
 
     Args:
         method: The method, with settings that learn something in a few updates.
@@ -117,6 +119,12 @@ def _check_updates(setup: Setup, run: RunState) -> None:
             "method",
             _equal(first, second),
             f"an update gives the same result again {where}; draw by its keys alone",
+        )
+        require(
+            "method",
+            not uses_absent_rows(setup, run, phase.update, feed),
+            f"rows of weight 0, as those of an empty memory, change nothing {where}; weight the "
+            "cost of each row by batch.w, as model.cost and weighted_mean do",
         )
         require(
             "method",

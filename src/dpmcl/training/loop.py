@@ -14,6 +14,7 @@ from dpmcl.engine import Feed
 from dpmcl.engine.same_function import is_same
 from dpmcl.exceptions import reason
 from dpmcl.methods._method import Phase, State, Update, returned
+from dpmcl.training.absent_rows import uses_absent_rows
 from dpmcl.training.checks import check
 from dpmcl.training.divergence import LinAlgError, advanced, choose_state
 from dpmcl.training.memories import (
@@ -244,6 +245,7 @@ def _end_of_task_work(setup: Setup, run: RunState) -> Work:
 def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of an update, counted by running a phase's first once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
+    seen = setup.first_task + run.position.task  # tasks before this one
     before = states()
     with setup.locating("The update", mapped=False):
         work = _counted(setup, run, phase, feed)
@@ -253,6 +255,13 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
             "replica can be run again as it was; draw by its keys (dpmcl.keys)."
         )
         setup.warn(message, once="draws")
+    elif not seen and uses_absent_rows(setup, run, setup.update(phase), feed):
+        message = (
+            f"phase '{phase.name}' uses rows of weight 0, which are absent, as those of a memory "
+            "that is still empty; weight the cost of each row by batch.w (model.cost and "
+            "weighted_mean do), and give model.predict w=batch.w."
+        )
+        setup.warn(message, once="absent")
     if work.rows_backpropagated and not work.gradient_evaluations:
         message = (
             f"phase '{phase.name}' takes gradients that are not counted; take them through "
