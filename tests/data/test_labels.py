@@ -56,13 +56,14 @@ def test_labels_in_any_container(make):
         (pandas.Series(["b", "a"], dtype="category"), [1, 0], ["a", "b"]),
         ([], [], []),
         (["a", "a\0", "a"], [0, 1, 0], ["a", "a\0"]),
+        (["10.5", "9", "1e-05", "9.0"], [3, 1, 0, 2], ["1e-05", "9", "9.0", "10.5"]),
     ],
 )
 def test_labels_of_mixed_origin(labels, y, classes):
     check(labels, y, classes)
 
 
-@pytest.mark.parametrize("odd", ["09", "+9", "9.0", "-0", ""])
+@pytest.mark.parametrize("odd", ["09", "+9", "9.", "-0", ""])
 def test_text_that_is_no_plainly_written_number_comes_by_code_point(odd):
     texts = ["10", "1", odd]
     check(texts, [sorted(texts).index(text) for text in texts], sorted(texts))
@@ -104,7 +105,7 @@ def test_missing_labels_and_fractions_are_named_with_their_row(make):
     assert NONE.format(2) in complaint(make([1.0, 2.0, NAN]))
     assert "got inf at row 1; convert them" in complaint(make([1.0, float("inf")]))
     line = complaint(make([1.0, 1.5, 2.5]))
-    assert "got 1.5 at row 1; convert them, or, where they are targets of regression, set" in line
+    assert "got 1.5 at row 1; convert them to text, or, where they are targets of reg" in line
 
 
 # properties

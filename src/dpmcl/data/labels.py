@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Mapping, Set
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +17,15 @@ from dpmcl.exceptions import DataError, shown
 
 _LOG = logging.getLogger("dpmcl")
 
+_NUMBER = re.compile(r"(?!-0$)-?(0|[1-9][0-9]{0,999})(\.[0-9]{1,999})?(e[+-]?[0-9]{1,3})?")
+"""A number as Python writes it, unlike "007", "+9" and "-0"."""
+
 
 class Labels(NamedTuple):
     """Class numbers, and the label of each number.
 
-    Numbers follow the order of the labels: false before true, whole numbers by value (also as text,
-    if all are written as Python writes them), strings by code points.
+    Numbers follow the order of the labels: false before true, numbers by value (also as text, if
+    all are written as Python writes them), strings by code points.
 
     Attributes:
         y: Class numbers, int64 (rows,).
@@ -79,7 +83,7 @@ def family_of(labels: Any) -> str:
 
 
 def sorted_names(names: Iterable[str], folders: bool = False) -> list[str]:
-    """Return class names in order: by value if all are whole numbers, else by code points.
+    """Return class names in order: by value if all are numbers, else by code points.
 
     Numbers are ordered by value even as text, because text files do not say which is meant.
 
@@ -88,12 +92,12 @@ def sorted_names(names: Iterable[str], folders: bool = False) -> list[str]:
         folders: Whether the names are paths of folders, to compare folder by folder ("a/y" before
             "a b/x").
 
-    >>> sorted_names(["9", "10"]), sorted_names(["9", "010", "10"])
-    (['9', '10'], ['010', '10', '9'])
+    >>> sorted_names(["9.5", "10"]), sorted_names(["9", "010", "10"])
+    (['9.5', '10'], ['010', '10', '9'])
     """
-    names = list(names)
-    if all(is_whole(name) for name in names):
-        return sorted(names, key=int)
+    names = sorted(names)  # so that 1 is before 1.0
+    if all(_NUMBER.fullmatch(name) for name in names):
+        return sorted(names, key=Decimal)
     return sorted(names, key=lambda name: name.split("/") if folders else name)
 
 
@@ -192,7 +196,7 @@ def _label_error(value: Any, row: int, what: str) -> DataError:
     missing = missing or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant")
     got = "none" if missing else shown(value)
     way_out = "fill it or drop the row" if missing else (
-        "convert them, or, where they are targets of regression, set kind = 'regression'"
+        "convert them to text, or, where they are targets of regression, set kind = 'regression'"
     )  # fmt: skip
     return DataError(
         f"{what} must be strings, whole numbers or true/false, got {got} at row {row}; {way_out}."
