@@ -171,7 +171,8 @@ def check_layers(modules: Sequence[nn.Module]) -> None:
             if first != name and parameter.data_ptr():
                 raise ModelError(
                     "Values may be shared only as one nn.Parameter within one part, and "
-                    f"'{name}' has those of '{first}'; give each its own."
+                    f"'{name}' has those of '{first}'; give each its own, or put both in one part, "
+                    "as in network=(nn.Identity(), module)."
                 )
 
 
@@ -283,7 +284,7 @@ def _check_passes(parts: Parts, x: Tensor, outputs: int) -> list[str]:
     h, g = (parts[name] for name in PARTS)
     in_training: list[str] = []
     rule = f"The network does not take inputs of shape {tuple(x.shape[1:])}"
-    way_out = "set the sizes of its layers by the arguments of `build`"
+    way_out = "set its layers' sizes by (shape, outputs); nn.Flatten makes one dimension of several"
     for mode, key in _modes(x).items():
         with (
             _check_unchanged(parts, mode),
