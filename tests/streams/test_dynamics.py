@@ -279,8 +279,9 @@ def beside_a_large_number(self, t, state):
 
 
 APART = (
-    "must take each trajectory by itself; its results change with the state of another trajectory. "
-    "Apply sums, means and shifts along the last axis, as in np.roll(state, 1, axis=-1)."
+    "must take each trajectory by itself and draw nothing; its results change with the state of "
+    "another trajectory, or from call to call. Apply sums, means and shifts along the last axis, "
+    "as in np.roll(state, 1, axis=-1), and draw in `start` alone."
 )
 
 

@@ -147,9 +147,10 @@ class DynamicsSettings(StreamSettings, ABC):
             together = np.isfinite(kept) & (np.abs(now - kept) > COUPLED * size)
         if together.any():
             raise DataError(
-                f"{type(self).__name__}.{name} must take each trajectory by itself; its results "
-                "change with the state of another trajectory. Apply sums, means and shifts along "
-                "the last axis, as in np.roll(state, 1, axis=-1)."
+                f"{type(self).__name__}.{name} must take each trajectory by itself and draw "
+                "nothing; its results change with the state of another trajectory, or from call to "
+                "call. Apply sums, means and shifts along the last axis, as in np.roll(state, 1, "
+                "axis=-1), and draw in `start` alone."
             )
 
     def build(self, seeds: Sequence[int]) -> Stream:
