@@ -82,6 +82,7 @@ def test_wrong_rows_are_said_and_nothing_is_lost(tmp_path, command):
         (("learn", "m", "old.csv", "--method", "naive"), "for a new one"),
         (("learn", "n", "old.csv", "--target", "kin"), "No column 'kin'"),
         (("predict", "none", "old.csv"), "holds no learner"),
+        (("predict", "m", "old.csv", "--out", "old.csv"), "--out would replace the rows"),
     ):
         status, out, err = command(*arguments)
         assert (status, out, err.count("\n")) == (2, "", 1), err

@@ -91,6 +91,8 @@ def predict(
     """
     from dpmcl import Learner
 
+    if out is not None and out.resolve() == path_of(rows).resolve():
+        raise SpecError(f"--out would replace the rows themselves, {rows}; name another file.")
     learner = Learner.load(model)
     form = learner._knowledge().form
     if form.kind == "classification":
