@@ -246,6 +246,7 @@ def test_a_table_is_read_by_its_columns():
     refused(lambda: learner.predict(rows.assign(more=1)), "'more' is new")
     refused(lambda: learner.predict(rows[["when"]]), "'colour' is missing")
     both = ["kind", "when"]  # would be the labels of two rows
+    refused(lambda: learner.learn(frame, frame.kind), "y is column 'kind' of x", "learn(x, 'kind')")
     refused(lambda: learner.learn(frame[:2], both), "y names one column", "got 'kind', 'when'")
     refused(
         lambda: learner.predict(rows.replace("red", "pink")), "got 'pink' in row 0", "'blue', 'red'"

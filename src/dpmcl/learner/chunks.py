@@ -214,6 +214,12 @@ def _inputs_and_targets(config: Config, form: Form | None, x: Any, y: Any) -> tu
             "(rows, targets), and leave their columns out of x."
         )
     if y is not None and not isinstance(y, str):
+        name = getattr(y, "name", None)  # of a column of pandas or polars
+        if name in columns and x.column(name).to_pylist() == list(y):
+            raise DataError(
+                f"Targets must not be among the inputs, and y is column {name!r:.60} of x; name "
+                f"it, as in learn(x, {name!r:.60}), or leave it out of x."
+            )
         y = pa.chunked_array([y]) if isinstance(y, pa.Array) else y  # to_numpy would refuse to copy
         x = inputs_of_dataset(x, "the rows") if has_images else x
         return x, y.to_numpy() if hasattr(y, "to_numpy") else y, ""
