@@ -58,7 +58,7 @@ def forecast(runs: Sequence[Planned]) -> list[Forecast]:
         trainer = Trainer(spec, built[key].stream, like=built[key])
         done: dict[str, set[int]] = {}
         if planned.folder is not None:
-            records = identity.same_run(planned.folder, spec).records
+            records = identity.read_to_extend(planned.folder, spec).records
             done = {name: {*record.test.seeds} for name, record in records.items()}
         for name, method in spec.methods.items():
             kind = repr((key, type(method), _cost_settings(method.to_table())))

@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> Stored:
     return store.load(folder) if store.is_run(folder) else store.EMPTY
 
 
-def same_run(folder: Path, spec: Spec) -> Stored:
+def read_to_extend(folder: Path, spec: Spec) -> Stored:
     """Read the content of a folder to which a run would add results.
 
     Args:

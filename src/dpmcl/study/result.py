@@ -30,7 +30,8 @@ class Result(Stored):
 
     Attributes:
         theta: Final parameters of the methods trained in this call, with a leading replica
-            dimension.
+            dimension. Of a method that evaluates others (`Method.evaluated`) they are those that
+            it trains.
         folder: The run folder, or None.
         made: The spec of this call; None for a loaded result.
         states: Last states of this call by method and seed; empty if there is a folder.

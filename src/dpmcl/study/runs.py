@@ -351,7 +351,7 @@ def _earlier_content(spec: Spec, folder: Path | None, fresh: bool) -> Stored:
         return store.EMPTY
     sweep(folder)
     previous_results.complete_move(folder)
-    return store.EMPTY if fresh else identity.same_run(folder, spec)
+    return store.EMPTY if fresh else identity.read_to_extend(folder, spec)
 
 
 def _warn_unwatched(spec: Spec, before: Mapping[str, Record], trained: set[str]) -> None:
