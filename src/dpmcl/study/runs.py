@@ -285,7 +285,7 @@ class _Run:
         self.theta.setdefault(name, {})[seeds] = theta
         before = self.records.get(name)
         self.records[name] = record if before is None else merge(before, record)
-        states = dict(zip(seeds, outcome.states, strict=False))  # some networks have none
+        states = dict(zip(seeds, outcome.states, strict=False))  # `last_states` may give none
         if self.folder is None:
             self.states |= {(name, seed): state for seed, state in states.items()}
             return

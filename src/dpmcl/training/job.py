@@ -58,7 +58,7 @@ class Job:
     seeds: tuple[int, ...]
 
     def among(self, seeds: Container[int]) -> "Job | None":
-        """Return the job of those of its seeds that are among others, or None if none is.
+        """Return the part of the job whose seeds are among others; None if there is none.
 
         Args:
             seeds: Any seeds.
