@@ -28,7 +28,7 @@ def growing(state, batches, key):
 
 
 def by_value(state, batches, key):
-    step = float(next(iter(batches.values())).x.sum())
+    step = float(next(iter(batches.values())).w.sum())
     return state._replace(theta=tree_map(lambda p: p + 1e-3 * step, state.theta))
 
 

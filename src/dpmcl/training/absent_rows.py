@@ -15,7 +15,8 @@ from dpmcl.training.state import RunState
 def uses_absent_rows(setup: Setup, run: RunState, update: Update, feed: Feed) -> bool:
     """Return True if an update of the first replica changes with the rows that have weight 0.
 
-    Results are compared bit by bit, so it is False on a GPU, which may repeat them to rounding.
+    Results are compared bit by bit, so it is False on a GPU, which may repeat them to rounding, and
+    for networks that draw from global generators, since the draws of a row may depend on others.
 
     Args:
         setup: Setup of the run.
@@ -25,7 +26,8 @@ def uses_absent_rows(setup: Setup, run: RunState, update: Update, feed: Feed) ->
     """
     drawn, train = feed.drawn, setup.splits.train
     complete = all(bool((present > 0).all()) for present in drawn.present.values())
-    if complete or setup.model.device.type != "cpu":
+    draws = any(part.draws for part in setup.model.parts.values())
+    if complete or draws or setup.model.device.type != "cpu":
         return False
     another = train.row[0, train.offset[0, 1] - 1]  # the first task's last, not its first
     rows = {
