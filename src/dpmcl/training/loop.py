@@ -245,7 +245,7 @@ def _end_of_task_work(setup: Setup, run: RunState) -> Work:
 def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
     """Return the work of an update, counted by running a phase's first once, on one replica."""
     feed = setup.feed(run.memories, phase, run.position, 1)
-    seen = setup.first_task + run.position.task  # tasks before this one
+    is_first_task = setup.first_task + run.position.task == 0
     before = states()
     with setup.locating("The update", mapped=False):
         work = _counted(setup, run, phase, feed)
@@ -255,7 +255,7 @@ def _update_work(setup: Setup, run: RunState, phase: Phase) -> Work:
             "replica can be run again as it was; draw by its keys (dpmcl.keys)."
         )
         setup.warn(message, once="draws")
-    elif not seen and uses_absent_rows(setup, run, setup.update(phase), feed):
+    elif is_first_task and uses_absent_rows(setup, run, setup.update(phase), feed):
         message = (
             f"phase '{phase.name}' uses rows of weight 0, which are absent, as those of a memory "
             "that is still empty; weight the cost of each row by batch.w (model.cost and "

@@ -289,15 +289,15 @@ def inputs_of_dataset(dataset: Any, title: str) -> NDArray[Any]:
         images = _columns(dataset)[1]
         _check_one_image(images, title)
         fields = {"x": images[0], "y": images[0]}
-        items = _arrow_rows(_in_arrow(dataset, images, title), fields, title)
+        inputs = (x for x, _ in _arrow_rows(_in_arrow(dataset, images, title), fields, title))
         mode = dataset.features[images[0]].mode
     else:
-        items = (
-            item if isinstance(item, tuple | list) and len(item) in (1, 2) else (item,)
+        inputs = (
+            item[0] if isinstance(item, tuple | list) and len(item) in (1, 2) else item
             for item, _ in _items(dataset, title)
         )
     array: NDArray[Any]
-    array, _, _ = _gather(((item[0], 0) for item in items), rows, title, mode)
+    array, _, _ = _gather(((x, 0) for x in inputs), rows, title, mode)
     return array
 
 
