@@ -430,7 +430,8 @@ REFUSED: dict[str, tuple[Callable[[], Pair], str]] = {
     ),
     "in both parts": (
         lambda: tied(between=True),
-        r"'prediction\.0\.weight' has .* 'representation\.1\.weight'; .*, or put both in one part",
+        r"'prediction\.0\.weight' has those of 'representation\.1\.weight'; give each its own, "
+        "or put both in one part",
     ),
     "over one memory": (lambda: tied(transposed=True), "shared only as one"),
     "complex": (

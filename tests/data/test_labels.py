@@ -105,7 +105,8 @@ def test_missing_labels_and_fractions_are_named_with_their_row(make):
     assert NONE.format(2) in complaint(make([1.0, 2.0, NAN]))
     assert "got inf at row 1; convert them" in complaint(make([1.0, float("inf")]))
     line = complaint(make([1.0, 1.5, 2.5]))
-    assert "got 1.5 at row 1; convert them to text, or, where they are targets of reg" in line
+    assert "got 1.5 at row 1; convert them to text" in line
+    assert "or, where they are targets of regression, set" in line
 
 
 # properties

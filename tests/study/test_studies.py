@@ -14,11 +14,13 @@ from dpmcl.exceptions import DpmclError, FolderError, SpecError
 from dpmcl.metrics.cme import cme
 from dpmcl.results import paper, store
 from dpmcl.results.store import Stored, StreamInfo
+from dpmcl.study.forecast import Forecast, forecast_lines
 from dpmcl.study.paper_studies import KAPPA, ZETA, Choice, runs
 from dpmcl.study.plan import variants
 from dpmcl.study.result import Result
 from dpmcl.study.shard import shard_of
 from dpmcl.study.studies import against_axes, table_and_figure
+from dpmcl.training.job import Job
 from dpmcl.training.spec import Spec
 from python_process import PythonProcess
 
@@ -81,6 +83,10 @@ def test_a_dry_run_lists_the_jobs_and_begins_none(mine, whole, tmp_path):
         study(mine, "--out", whole, "--set", "training.updates=9", "--dry-run")
     assert study(mine, "--shard", "7/7", "--dry-run").startswith("0 of 0 jobs are missing")
     assert done[0].endswith(": done") and done[-1].startswith("0 of 6 jobs are missing")
+    more = study(mine, "--out", whole, "--replicas", "3", "--dry-run").split("\n")
+    assert re.fullmatch(r"zeta=0,lr=0.1: dpmcl, seed 2: \d+\.\d s", more[3])
+    gap = Forecast("run", Job("er", (0, 5)), True, 1.0)
+    assert forecast_lines([gap], 1)[0] == "run: er, seeds 0, 5: 1.0 s"
 
 
 def test_shards_merge_to_the_same_bytes(mine, whole, tmp_path):
